@@ -1,0 +1,34 @@
+# make demo    set up what is needed and decide 2.13 against 2.12 on this machine
+# make test    set up what is needed and run the tests
+# make lint    ruff, mypy and the import rules
+# make bench   the project's own figures beside its peers'
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint bench
+
+demo: $(VENV)/.ready
+	$(BIN)/farm submit --candidate 2.13 --suite smoke
+
+test: lint
+	$(BIN)/python -m pytest --cov --cov-report=term
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.ready
+	$(BIN)/python -m benchmarks
+
+$(VENV)/.ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "farm needs Python 3.11 or newer; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
+	@echo "Setting up $(VENV) (about half a minute) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip --quiet --disable-pip-version-check install --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip --quiet --disable-pip-version-check install --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,59 @@
+"""Fixtures that several rooms share: the measured environments, made once by the farm itself and reused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+#: Everything the tests install stays in one ignored folder of the checkout, so that a second run is quick.
+TEST_HOME = Path(os.environ.get("FARM_TEST_HOME", ROOT / ".farm-test"))
+
+
+@pytest.fixture(scope="session")
+def shared_home() -> Path:
+    """A home that outlives the test run: its environments are content-addressed."""
+    TEST_HOME.mkdir(parents=True, exist_ok=True)
+    return TEST_HOME
+
+
+@pytest.fixture(scope="session")
+def resolution(shared_home: Path):
+    """2.13.0 beside 2.12.1 on this machine's CPU, resolved as `farm submit` does."""
+    from farm.releases import resolve
+    from workers.probe import probe_host
+
+    host = probe_host()
+    return resolve("2.13.0", "2.12.1", platform=host.platform, python=host.python, backend="cpu", baseline_default=None)
+
+
+@pytest.fixture(scope="session")
+def built(shared_home: Path, resolution):
+    """Both environments, built: a mapping of side to `BuiltEnvironment`."""
+    from farm.settings import Home
+    from workers.environments import build
+
+    home = Home(shared_home)
+    return {side: build(environment, home) for side, environment in resolution.environments.items()}
+
+
+@pytest.fixture(scope="session")
+def baseline_python(request: pytest.FixtureRequest) -> Path:
+    """Python of the environment with torch 2.12.1."""
+    return _python(request, "FARM_TEST_BASELINE_PYTHON", "baseline")
+
+
+@pytest.fixture(scope="session")
+def candidate_python(request: pytest.FixtureRequest) -> Path:
+    """Python of the environment with torch 2.13.0."""
+    return _python(request, "FARM_TEST_CANDIDATE_PYTHON", "candidate")
+
+
+def _python(request: pytest.FixtureRequest, variable: str, side: str) -> Path:
+    if variable in os.environ:
+        return Path(os.environ[variable])
+    python: Path = request.getfixturevalue("built")[side].python
+    return python

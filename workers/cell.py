@@ -1,0 +1,327 @@
+"""One cell, from its order to its result: environments, examination, compile and export, timing, rehearsal.
+
+A worker never decides: what comes out are outcomes, numbers and reasons. Whatever happens to an arm is that arm's
+outcome; what happens to the cell as a whole is its validity.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from farm.settings import Home
+from farm.statistics import Interval
+
+from farm.errors import EnvironmentFailed
+from farm.model import (
+    Arm,
+    ArmResult,
+    Cell,
+    CellOrder,
+    CellResult,
+    Environment,
+    Gate,
+    Outcome,
+    Progress,
+    Rehearsal,
+    Side,
+    Validity,
+)
+from workers.duet import Duet, Pair, Timing
+from workers.environments import BuiltEnvironment, build, differences
+from workers.examination import Examiner, setup_fields
+from workers.probe import probe_host
+from workers.rehearsal import rehearse
+from workers.runner_environment import padding, runner_environment
+from workers.session import RunnerSession
+from workers.stage import make_stage, workload_reference
+from workers.validity import Watch, validity_of
+
+__all__ = ["run_cell"]
+
+#: Importing torch takes 2.3 s here; from a cold disk it took 20 s.
+START_TIMEOUT_S = 120.0
+
+
+def run_cell(
+    order: CellOrder,
+    home: Home,
+    report: Callable[[Progress], None],
+    lease_fd: int | None,
+    cancelled: Callable[[], bool],
+    *,
+    worker: str,
+) -> CellResult:
+    """Return the answer to ``order``: every arm measured on this machine, in one go.
+
+    ``report`` is called with the phase as it changes; ``lease_fd`` is inherited by every runner; ``cancelled`` is
+    asked between windows.
+    """
+    home.scratch.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="cell-", dir=home.scratch) as scratch:
+        return _CellRun(order, home, report, lease_fd, cancelled, worker, Path(scratch)).run()
+
+
+class _CellRun:
+    def __init__(
+        self,
+        order: CellOrder,
+        home: Home,
+        report: Callable[[Progress], None],
+        lease_fd: int | None,
+        cancelled: Callable[[], bool],
+        worker: str,
+        scratch: Path,
+    ) -> None:
+        self.order, self.cell = order, order.cell
+        self.home, self.scratch = home, scratch
+        self.lease_fd = lease_fd
+        self.cancelled = cancelled
+        self.worker = worker
+        self.host = probe_host()
+        self._report = report
+        self._began = time.monotonic()
+        self.phases_ns: dict[str, int] = {}
+        self.built: dict[str, BuiltEnvironment] = {}
+        self.arms: dict[str, ArmResult] = {}
+        self.stage = make_stage(home.stage, order.source)
+        self.workload = workload_reference(self.cell.workload, order.source)
+
+    # -- the way through ----------------------------------------------------------------------------------------
+
+    def run(self) -> CellResult:
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        watch = Watch()
+        with self._phase("environments"):
+            self._build()
+        timing = Timing()
+        rehearsal = None
+        if self.cell.kind == "rehearsal":
+            with self._phase("rehearse"):
+                rehearsal = self._rehearse()
+        else:
+            timing = self._measure()
+        moved, strangers = self._differences()
+        return CellResult(
+            run_id=self.order.run_id,
+            cell_id=self.cell.id,
+            attempt=self.order.attempt,
+            worker=self.worker,
+            host=self.host,
+            started=started,
+            validity=self._validity(watch, timing, strangers),
+            arms=self.arms,
+            restarts=tuple(timing.restarts),
+            rehearsal=rehearsal,
+            moved_packages=moved,
+            wall_ns=round((time.monotonic() - self._began) * 1e9),
+            measured_ns=timing.measured_ns,
+            phases_ns=self.phases_ns,
+            stopped_because=timing.stopped_because,
+        )
+
+    def _build(self) -> None:
+        """Build the environment of every arm, side by side; an arm without one ends here and the others go on."""
+        wanted: dict[str, Environment] = {}
+        for arm in self.cell.arms:
+            environment = self._environment(arm)
+            if environment is None:
+                self.arms[arm.name] = self._refused(arm)
+            else:
+                wanted[environment.key] = environment
+        failures: dict[str, EnvironmentFailed] = {}
+
+        def build_one(environment: Environment) -> None:
+            try:
+                self.built[environment.key] = build(environment, self.home)
+            except EnvironmentFailed as error:
+                failures[environment.key] = error
+
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            list(pool.map(build_one, wanted.values()))
+        for arm in self.cell.arms:
+            failure = failures.get(arm.environments.get(self.host.platform, ""))
+            if failure is not None:
+                self.arms[arm.name] = ArmResult(
+                    outcome=Outcome.NO_ENVIRONMENT, reason=str(failure), log_tail=failure.last_words
+                )
+
+    def _measure(self) -> Timing:
+        examiner = Examiner(
+            cell=self.cell,
+            scratch=self.scratch,
+            workload=self.workload,
+            start=self._start_untimed,
+            start_timeout_s=START_TIMEOUT_S,
+        )
+        with self._phase("examine"):
+            self.arms |= examiner.examine(self._living())
+        if Gate.COMPILE_EXPORT in self.cell.gates:
+            with self._phase("compile"):
+                for name, found in examiner.compile_and_export(self._living()).items():
+                    self.arms[name] = self.arms[name].model_copy(update={"compile_export": found})
+        with self._phase("measure"):
+            return self._time()
+
+    def _time(self) -> Timing:
+        living = self._living()
+        pairs = [
+            pair for pair in pairs_of(self.cell) if {pair.challenger, pair.reference} <= {arm.name for arm in living}
+        ]
+        if not pairs:
+            return Timing(stopped_because="no pair of arms to compare")
+        duet = Duet(
+            [arm.name for arm in living],
+            pairs,
+            self.cell.measuring,
+            self._start_timed,
+            {arm.name: setup_fields(self.cell, arm, self.workload) for arm in living},
+            seed=self.cell.control.seed + self.order.attempt,
+            progress=self._progress,
+            cancelled=self.cancelled,
+        )
+        timing = duet.run()
+        for name, ended in timing.ended.items():
+            self.arms[name] = self.arms[name].model_copy(
+                update={"outcome": ended.outcome, "reason": ended.reason, "log_tail": ended.log_tail}
+            )
+        return timing
+
+    def _rehearse(self) -> Rehearsal:
+        environments = {arm.side: self._environment(arm) for arm in self.cell.arms}
+        baseline, candidate = environments.get(Side.BASELINE), environments.get(Side.CANDIDATE)
+        if self.arms or baseline is None or candidate is None:
+            reasons = "; ".join(f"{name}: {arm.reason}" for name, arm in self.arms.items())
+            return Rehearsal(outcome=Outcome.NO_ENVIRONMENT, reason=reasons or "an arm has no environment here")
+        rehearsal = rehearse(baseline, candidate, self.home, self._control)
+        for arm in self.cell.arms:
+            self.arms[arm.name] = ArmResult(outcome=Outcome.OK)
+        return rehearsal
+
+    def _control(self, python: Path) -> dict[str, str]:
+        """Return the digests of the control workload's outputs under ``python``."""
+        arm = self.cell.arms[0]
+        folder = Path(tempfile.mkdtemp(prefix="control-", dir=self.scratch))
+        with self._runner(python, f"control-{folder.name}", folder, settled_allocator=True) as session:
+            session.hello(START_TIMEOUT_S)
+            session.request("setup", self.cell.measuring.step_timeout_s, **setup_fields(self.cell, arm, self.workload))
+            examined = session.request(
+                "examine",
+                self.cell.measuring.step_timeout_s,
+                directory=str(folder),
+                oracle=False,
+                repeats=1,
+                threads=self.cell.measuring.threads,
+                memory=False,
+            )
+        return {name: entry["sha256"] for name, entry in examined["outputs"].items()}
+
+    # -- runners ------------------------------------------------------------------------------------------------
+
+    def _start_timed(self, arm: str, restart: int) -> RunnerSession:
+        return self._runner(
+            self._python(arm),
+            f"{arm}-restart-{restart + 1}",
+            self._caches(arm),
+            settled_allocator=True,
+            pad=padding(self.cell.control.seed, restart, arm),
+        )
+
+    def _start_untimed(self, arm: str, purpose: str, caches: Path | None) -> RunnerSession:
+        return self._runner(self._python(arm), f"{arm}-{purpose}", caches or self._caches(arm), settled_allocator=False)
+
+    def _runner(
+        self, python: Path, name: str, caches: Path, *, settled_allocator: bool, pad: str = ""
+    ) -> RunnerSession:
+        environment = runner_environment(
+            self.cell.control.environment_variables, caches, settled_allocator=settled_allocator, padding=pad
+        )
+        log = self.scratch / f"{name}.log"
+        return RunnerSession(python, self.stage, environment, log, lease_fd=self.lease_fd)
+
+    def _caches(self, arm: str) -> Path:
+        """One folder for compiled code an arm and cell: a stale one has failed second runs (CASES.md V10)."""
+        return self.scratch / "caches" / arm
+
+    def _python(self, arm: str) -> Path:
+        key = next(a for a in self.cell.arms if a.name == arm).environments[self.host.platform]
+        return self.built[key].python
+
+    # -- small facts --------------------------------------------------------------------------------------------
+
+    def _living(self) -> list[Arm]:
+        return [a for a in self.cell.arms if a.name not in self.arms or self.arms[a.name].outcome is Outcome.OK]
+
+    def _environment(self, arm: Arm) -> Environment | None:
+        return self.order.environments.get(arm.environments.get(self.host.platform, ""))
+
+    def _refused(self, arm: Arm) -> ArmResult:
+        for refused in self.order.refused:
+            if refused.side is arm.side and refused.platform == self.host.platform:
+                return ArmResult(outcome=Outcome.NO_ENVIRONMENT, reason=refused.reason, log_tail=refused.last_words)
+        return ArmResult(
+            outcome=Outcome.NO_ENVIRONMENT,
+            reason=f"the plan resolved nothing for platform '{self.host.platform}'; submit again while this "
+            "worker is up",
+        )
+
+    def _differences(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return what moved with torch, and what moved and should not have, from what is installed."""
+        keys = list(dict.fromkeys(key for arm in self.cell.arms if (key := arm.environments.get(self.host.platform))))
+        if len(keys) < 2 or not set(keys) <= self.built.keys():
+            return (), ()
+        return differences(self.order.environments[keys[0]], self.order.environments[keys[1]])
+
+    def _validity(self, watch: Watch, timing: Timing, strangers: tuple[str, ...]) -> Validity:
+        reasons = [f"control broken: {stranger} differs between the arms" for stranger in strangers]
+        return validity_of(reasons, watch, timing.restarts)
+
+    @contextmanager
+    def _phase(self, name: str) -> Any:
+        began = time.monotonic_ns()
+        self._phase_name = name
+        self._tell()
+        try:
+            yield
+        finally:
+            self.phases_ns[name] = time.monotonic_ns() - began
+
+    def _progress(self, restarts: int, interval: Interval | None, limit: float | None) -> None:
+        self._tell(restarts, (interval.low, interval.high) if interval else None, limit)
+
+    def _tell(self, restarts: int = 0, interval: tuple[float, float] | None = None, limit: float | None = None) -> None:
+        elapsed = time.monotonic() - self._began
+        self._report(
+            Progress(
+                run_id=self.order.run_id,
+                cell_id=self.cell.id,
+                attempt=self.order.attempt,
+                worker=self.worker,
+                phase=self._phase_name,
+                restart=restarts,
+                restarts=max(self.cell.measuring.looks),
+                interval=interval,
+                limit=limit,
+                elapsed_s=elapsed,
+            )
+        )
+
+
+def pairs_of(cell: Cell) -> list[Pair]:
+    """Return who is compared with whom: the candidate with the baseline, each new path with the old one."""
+    measuring = cell.measuring
+    pairs = []
+    names = {arm.name for arm in cell.arms}
+    for arm in cell.arms:
+        if arm.name == Side.CANDIDATE and Side.BASELINE in names:
+            means = tuple(1.0 / limit for limit in measuring.throughput_limits)
+            pairs.append(Pair(arm.name, Side.BASELINE, measuring.p50_limits, measuring.p95_limits, means))
+        elif "+" in arm.name:
+            pairs.append(Pair(arm.name, arm.side.value, measuring.feature_limits))
+    return pairs

@@ -1,0 +1,222 @@
+"""The untimed passes of a cell's arms: what they compute, whether it repeats, what they hold, how they compile.
+
+Each pass has processes of its own, with the allocator as it comes; arms go two at a time, since nothing is timed
+against anything but its own limit.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from farm.model import (
+    Arm,
+    ArmResult,
+    Cell,
+    Comparison,
+    CompileExport,
+    Examination,
+    Memory,
+    Outcome,
+    Side,
+)
+from workers.comparison import compare, compare_outputs, load
+from workers.session import ArmEnded, RunnerSession
+
+__all__ = ["DEVICES", "Examiner", "reference_of", "setup_fields"]
+
+#: torch's device of a backend; ROCm's devices are named cuda (TORCH.md 11).
+DEVICES = {"cpu": "cpu", "cuda": "cuda", "rocm": "cuda", "mps": "mps", "distributed": "cpu"}
+
+
+def setup_fields(cell: Cell, arm: Arm, workload: str) -> dict[str, Any]:
+    """Return the set-up request of ``arm``: the same for every runner of it."""
+    return {
+        "workload": workload,
+        "parameters": dict(cell.parameters),
+        "path": arm.path,
+        "seed": cell.control.seed,
+        "device": DEVICES[cell.backend],
+        "threads": cell.measuring.threads,
+    }
+
+
+def reference_of(arm: Arm) -> str | None:
+    """Return the name of the arm that ``arm`` is compared with: none for the baseline."""
+    if arm.name == Side.BASELINE:
+        return None
+    return Side.BASELINE.value if arm.name == Side.CANDIDATE else arm.side.value
+
+
+class Examiner:
+    """Examines the arms of one cell.
+
+    ``start(arm, purpose, caches)`` starts a fresh runner; ``caches`` None means the arm's own folder.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        scratch: Path,
+        workload: str,
+        start: Callable[[str, str, Path | None], RunnerSession],
+        start_timeout_s: float,
+    ) -> None:
+        self.cell = cell
+        self.scratch = scratch
+        self.workload = workload
+        self._start = start
+        self._start_timeout_s = start_timeout_s
+        self._timeout_s = cell.measuring.step_timeout_s
+
+    def examine(self, arms: Sequence[Arm]) -> dict[str, ArmResult]:
+        """Return every arm's result so far: its outcome, what it says of itself, and its examination.
+
+        The oracle is computed once, by the first arm that can, on the old path and in float64.
+        """
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            found = dict(zip((arm.name for arm in arms), pool.map(self._examine_one, arms), strict=True))
+        oracle = next((raw["oracle"] for result, raw in found.values() if raw.get("oracle")), None)
+        outputs = {name: raw["outputs"] for name, (result, raw) in found.items() if raw}
+        results = {}
+        for arm in arms:
+            result, raw = found[arm.name]
+            if raw:
+                against = outputs.get(reference_of(arm) or "")
+                examined = self._examination(raw, compare_outputs(raw["outputs"], oracle, against))
+                result = result.model_copy(update={"examination": examined})
+            results[arm.name] = result
+        return results
+
+    def compile_and_export(self, arms: Iterable[Arm]) -> dict[str, CompileExport]:
+        """Return how every arm compiles (cold, then warm in a second process) and exports, saves and loads."""
+        arms = list(arms)
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            return dict(zip((arm.name for arm in arms), pool.map(self._compile_and_export_one, arms), strict=True))
+
+    # -- examination --------------------------------------------------------------------------------------------
+
+    def _examine_one(self, arm: Arm) -> tuple[ArmResult, dict[str, Any]]:
+        folder = self._folder(arm, "examine")
+        facts: dict[str, Any] = {}
+        session = None
+        try:
+            session = self._start(arm.name, "examine", None)
+            facts = session.hello(self._start_timeout_s)
+            ready = session.request("setup", self._timeout_s, **setup_fields(self.cell, arm, self.workload))
+            raw = session.request(
+                "examine",
+                self._timeout_s,
+                directory=str(folder),
+                oracle="+" not in arm.name,
+                repeats=self.cell.control.determinism_repeats,
+                threads=self.cell.control.determinism_threads,
+                memory=True,
+            )
+            result = ArmResult(outcome=Outcome.OK, facts=facts, command=session.command, log_tail=session.log_tail())
+            return result, raw | {"items": ready["items"], "item": ready["item"]}
+        except ArmEnded as ended:
+            command = session.command if session else ()
+            return (
+                ArmResult(
+                    outcome=ended.outcome,
+                    reason=ended.reason,
+                    facts=facts,
+                    command=command,
+                    log_tail=ended.log_tail,
+                ),
+                {},
+            )
+        finally:
+            if session is not None:
+                session.close()
+
+    def _examination(self, raw: Mapping[str, Any], outputs: dict[str, Any]) -> Examination:
+        memory = raw.get("memory")
+        return Examination(
+            outputs=outputs,
+            repeat_digests=tuple(raw["repeat_digests"]),
+            memory=Memory(
+                allocator_peak_bytes=memory["allocator_peak_bytes"],
+                reserved_peak_bytes=memory["reserved_peak_bytes"],
+                process_peak_bytes=tuple(memory["process_peak_bytes"]),
+            )
+            if memory
+            else None,
+            items_per_step=raw["items"],
+            item=raw["item"],
+            path_ran=raw["path_ran"],
+            warnings=tuple(raw["warnings"]),
+        )
+
+    # -- compile and export -------------------------------------------------------------------------------------
+
+    def _compile_and_export_one(self, arm: Arm) -> CompileExport:
+        caches = self.scratch / "compile" / arm.name
+        shutil.rmtree(caches, ignore_errors=True)
+        fields: dict[str, Any] = {}
+        try:
+            cold = self._ask(arm, "compile-cold", caches, "compile")
+            warm = self._ask(arm, "compile-warm", caches, "compile")
+            fields |= {
+                "compile_outcome": Outcome.OK,
+                "graphs": cold["graphs"],
+                "graph_breaks": cold["graph_breaks"],
+                "cold_ns": cold["first_call_ns"],
+                "warm_ns": warm["first_call_ns"],
+                "compiled": _comparisons(cold["outputs"], cold["eager"]),
+            }
+        except ArmEnded as ended:
+            fields |= {"compile_outcome": ended.outcome, "compile_reason": ended.reason}
+        program = self.scratch / f"{arm.name}.pt2"
+        try:
+            exported = self._ask(arm, "export", caches, "export", file=str(program))
+            loaded = self._ask(arm, "load", caches, "load_exported", file=str(program))
+            fields |= {
+                "export_outcome": Outcome.OK,
+                "export_bytes": exported["bytes"],
+                "reloaded": _comparisons(loaded["outputs"], exported["eager"]),
+            }
+        except ArmEnded as ended:
+            fields |= {"export_outcome": ended.outcome, "export_reason": ended.reason}
+        return CompileExport(**fields)
+
+    def _ask(self, arm: Arm, purpose: str, caches: Path, op: str, **extra: Any) -> dict[str, Any]:
+        """Start a fresh runner, set it up, put one question to it and return the answer."""
+        folder = self._folder(arm, purpose)
+        with self._start(arm.name, purpose, caches) as session:
+            session.hello(self._start_timeout_s)
+            session.request("setup", self._timeout_s, **setup_fields(self.cell, arm, self.workload))
+            return session.request(op, self._timeout_s, directory=str(folder), **extra)
+
+    def _folder(self, arm: Arm, purpose: str) -> Path:
+        folder = self.scratch / "outputs" / f"{arm.name}-{purpose}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+def _comparisons(
+    outputs: Mapping[str, Mapping[str, Any]], eager: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Comparison]:
+    """Return every compiled or reloaded output against the eager one; one that is missing has another shape."""
+    found = {}
+    for name, reference in eager.items():
+        entry = outputs.get(name)
+        if entry is None:
+            found[name] = Comparison(
+                finite=False,
+                reference_finite=True,
+                same_shape=False,
+                bitwise_equal=False,
+                rms_error=float("nan"),
+                max_error=float("nan"),
+                reference_rms=float("nan"),
+                gain=float("nan"),
+            )
+        else:
+            equal = entry.get("sha256") == reference.get("sha256")
+            found[name] = compare(load(entry), load(reference), bitwise_equal=equal)
+    return found
