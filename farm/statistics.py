@@ -1,0 +1,227 @@
+"""Ratios of two arms with exact intervals, from restarts (Kalibera & Jones, ISMM 2013; STATISTICS.md).
+
+One number a restart: the median over blocks of ln(challenger / reference). Over restarts: the Hodges-Lehmann
+estimate with the exact interval of the Wilcoxon signed-rank test. Steps are never pooled across processes, since
+processes of the same program differ by more than their own windows say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from farm.model import ArmTiming, Restart, Window, unpack_ns
+
+__all__ = [
+    "Interval",
+    "Quantity",
+    "block_medians",
+    "hodges_lehmann",
+    "is_steady",
+    "least_restarts",
+    "pooled_samples",
+    "ratio_interval",
+    "restart_log_ratios",
+    "settled",
+    "signed_rank_interval",
+    "two_modes",
+]
+
+Quantity = Literal["p50", "p95", "mean", "cpu"]
+
+#: Windows that the warm-up rule looks at.
+STEADY_WINDOWS = 5
+#: The last windows may differ by this much between their two halves, and by no more than their own scatter.
+STEADY_TOLERANCE = 0.02
+#: A gap between sorted values that is this many times the spread inside both groups makes two modes.
+MODE_GAP = 3.0
+#: Two modes closer than this are one: 3 % is below what the coarsest tier would ask about.
+MODE_RATIO = 1.03
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A ratio challenger / reference with its bounds, one-sided error ``alpha`` each; 1.05 is 5 % more time.
+
+    ``low`` and ``high`` are 0 and infinity where there are too few restarts to bound it at all.
+    """
+
+    value: float
+    low: float
+    high: float
+    restarts: int
+
+    @property
+    def bounded(self) -> bool:
+        return self.low > 0 and math.isfinite(self.high)
+
+
+def hodges_lehmann(values: Sequence[float]) -> float:
+    """Return the median of all pairwise means (Walsh averages), each value paired with itself too."""
+    return float(np.median(_walsh(values)))
+
+
+def signed_rank_interval(values: Sequence[float], alpha: float) -> tuple[float, float] | None:
+    """Return the exact interval of the Hodges-Lehmann estimate, or None where ``values`` are too few.
+
+    ``alpha`` is the error of each side. The bounds are Walsh averages: the k-th smallest and the k-th largest, with
+    the largest k for which P(W+ <= k - 1) <= alpha (Lehmann, Nonparametrics, 1975).
+    """
+    n = len(values)
+    if n == 0 or n < least_restarts(alpha):
+        return None
+    cumulative = np.cumsum(_signed_rank_distribution(n))
+    k = int(np.searchsorted(cumulative, alpha * (1 + 1e-12), side="right"))
+    walsh = np.sort(_walsh(values))
+    return float(walsh[k - 1]), float(walsh[-k])
+
+
+def least_restarts(alpha: float) -> int:
+    """Return the fewest restarts that can bound anything at ``alpha`` a side: 6 for 0.016, since 2**-6 = 0.0156."""
+    return math.ceil(-math.log2(alpha) - 1e-9)
+
+
+@lru_cache(maxsize=64)
+def _signed_rank_distribution(n: int) -> np.ndarray:
+    """Return P(W+ = w) for w = 0 … n(n+1)/2 under symmetry, by convolution."""
+    counts = np.ones(1)
+    for rank in range(1, n + 1):
+        grown = np.zeros(len(counts) + rank)
+        grown[: len(counts)] += counts
+        grown[rank:] += counts
+        counts = grown
+    return counts / 2.0**n
+
+
+def _walsh(values: Sequence[float]) -> np.ndarray:
+    array = np.asarray(values, dtype=float)
+    upper = np.triu_indices(len(array))
+    return (array[upper[0]] + array[upper[1]]) / 2
+
+
+# -- from windows to one number a restart --------------------------------------------------------------------------
+
+
+def block_medians(windows: Sequence[Window]) -> dict[int, float]:
+    """Return the median step (ns) of every block: over both windows that an arm has in it."""
+    return _by_block(windows, lambda samples: float(np.median(samples)))
+
+
+def _by_block(windows: Sequence[Window], estimate: Callable[[np.ndarray], float]) -> dict[int, float]:
+    blocks: dict[int, list[np.ndarray]] = {}
+    for window in windows:
+        blocks.setdefault(window.block, []).append(unpack_ns(window.steps_ns).astype(float))
+    return {block: estimate(np.concatenate(samples)) for block, samples in blocks.items()}
+
+
+def _cpu_by_block(windows: Sequence[Window]) -> dict[int, float]:
+    blocks: dict[int, list[int]] = {}
+    for window in windows:
+        blocks.setdefault(window.block, []).append(window.cpu_ns)
+    return {block: float(sum(cpu)) for block, cpu in blocks.items()}
+
+
+def _restart_log_ratio(challenger: ArmTiming, reference: ArmTiming, quantity: Quantity) -> float | None:
+    if quantity == "p95":
+        # A block holds too few steps for a tail: the quantile is taken over the restart's windows, both arms alike.
+        upper, lower = pooled_samples(challenger), pooled_samples(reference)
+        if not len(upper) or not len(lower):
+            return None
+        return _log_ratio(float(np.quantile(upper, 0.95)), float(np.quantile(lower, 0.95)))
+    estimate: Callable[[Sequence[Window]], Mapping[int, float]]
+    if quantity == "cpu":
+        estimate = _cpu_by_block
+    elif quantity == "mean":
+        estimate = _block_means
+    else:
+        estimate = block_medians
+    above, below = estimate(challenger.windows), estimate(reference.windows)
+    ratios = [_log_ratio(above[block], below[block]) for block in above.keys() & below.keys()]
+    known = [ratio for ratio in ratios if ratio is not None]
+    return float(np.median(known)) if known else None
+
+
+def _block_means(windows: Sequence[Window]) -> dict[int, float]:
+    return _by_block(windows, lambda samples: float(samples.mean()))
+
+
+def _log_ratio(above: float, below: float) -> float | None:
+    return math.log(above / below) if above > 0 and below > 0 else None
+
+
+def pooled_samples(timing: ArmTiming) -> np.ndarray:
+    """Return every counted step (ns) of one restart of one arm."""
+    parts = [unpack_ns(window.steps_ns) for window in timing.windows]
+    return np.concatenate(parts).astype(float) if parts else np.empty(0)
+
+
+def restart_log_ratios(restarts: Sequence[Restart], challenger: str, reference: str, quantity: Quantity) -> list[float]:
+    """Return ln(challenger / reference), one number for every restart in which both arms were measured."""
+    found = []
+    for restart in restarts:
+        if challenger in restart.arms and reference in restart.arms:
+            ratio = _restart_log_ratio(restart.arms[challenger], restart.arms[reference], quantity)
+            if ratio is not None:
+                found.append(ratio)
+    return found
+
+
+def ratio_interval(
+    restarts: Sequence[Restart], challenger: str, reference: str, quantity: Quantity, alpha: float
+) -> Interval | None:
+    """Return the ratio of ``quantity`` with its interval; None where no restart measured both arms."""
+    ratios = restart_log_ratios(restarts, challenger, reference, quantity)
+    if not ratios:
+        return None
+    bounds = signed_rank_interval(ratios, alpha)
+    low, high = (math.exp(bounds[0]), math.exp(bounds[1])) if bounds else (0.0, math.inf)
+    return Interval(math.exp(hodges_lehmann(ratios)), low, high, len(ratios))
+
+
+def settled(interval: Interval, limit: float) -> bool:
+    """Return whether the interval lies on one side of ``limit``: more restarts would not change the answer."""
+    return interval.high < limit or interval.low > limit
+
+
+# -- is it steady, is it one thing ---------------------------------------------------------------------------------
+
+
+def is_steady(window_medians: Sequence[float]) -> bool:
+    """Return whether the last `STEADY_WINDOWS` windows show no trend beyond their own scatter.
+
+    Their later half may differ from their earlier half by `STEADY_TOLERANCE`, or by twice the standard error that
+    their own scatter gives (a noisy machine is not a warming program).
+    """
+    if len(window_medians) < STEADY_WINDOWS:
+        return False
+    logs = np.log(np.asarray(window_medians[-STEADY_WINDOWS:], dtype=float))
+    half = STEADY_WINDOWS // 2
+    early, late = logs[:half], logs[-half:]
+    drift = abs(float(late.mean() - early.mean()))
+    scatter = float(np.median(np.abs(np.diff(logs)))) / math.sqrt(half)
+    return drift <= max(STEADY_TOLERANCE, 2 * scatter)
+
+
+def two_modes(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the medians of two modes that ``values`` (positive) fall into, or None where they are one cloud.
+
+    Values are split at their largest gap in log; both groups need at least two values and a spread that the gap
+    exceeds `MODE_GAP` times. A mean of two modes is a number that never happens.
+    """
+    if len(values) < 4:
+        return None
+    logs = np.sort(np.log(np.asarray(values, dtype=float)))
+    gaps = np.diff(logs)
+    split = int(np.argmax(gaps)) + 1
+    lower, upper = logs[:split], logs[split:]
+    if min(len(lower), len(upper)) < 2:
+        return None
+    spread = max(float(lower[-1] - lower[0]), float(upper[-1] - upper[0]))
+    if gaps[split - 1] < max(MODE_GAP * spread, math.log(MODE_RATIO)):
+        return None
+    return math.exp(float(np.median(lower))), math.exp(float(np.median(upper)))
