@@ -308,6 +308,20 @@ class Plan(Model):
         return self.digest(exclude={"created"})
 
 
+class CellOrder(Model):
+    """What a worker is handed: one attempt at one cell, with all that it needs of the plan."""
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    attempt: int
+    """Fencing token: an answer to an older attempt counts only while the cell is open."""
+    cell: Cell
+    environments: dict[str, Environment]
+    refused: tuple[EnvironmentRefused, ...] = ()
+    source: str | None = None
+    """Text of a user's own workload; None for the catalogue's."""
+
+
 # -- what a worker answers --------------------------------------------------------------------------------------
 
 

@@ -67,6 +67,11 @@ class Home:
         return self.root / "stage"
 
     @property
+    def caches(self) -> Path:
+        """Compiled code, by environment and cell."""
+        return self.root / "caches"
+
+    @property
     def scratch(self) -> Path:
         return self.root / "scratch"
 

@@ -95,13 +95,15 @@ def _signed_rank_distribution(n: int) -> np.ndarray:
         grown[: len(counts)] += counts
         grown[rank:] += counts
         counts = grown
-    return counts / 2.0**n
+    probabilities: np.ndarray = counts / 2.0**n
+    return probabilities
 
 
 def _walsh(values: Sequence[float]) -> np.ndarray:
     array = np.asarray(values, dtype=float)
     upper = np.triu_indices(len(array))
-    return (array[upper[0]] + array[upper[1]]) / 2
+    averages: np.ndarray = (array[upper[0]] + array[upper[1]]) / 2
+    return averages
 
 
 # -- from windows to one number a restart --------------------------------------------------------------------------

@@ -6,6 +6,7 @@ outcome; what happens to the cell as a whole is its validity.
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,9 +15,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-from farm.settings import Home
-from farm.statistics import Interval
 
 from farm.errors import EnvironmentFailed
 from farm.model import (
@@ -33,6 +31,8 @@ from farm.model import (
     Side,
     Validity,
 )
+from farm.settings import Home
+from farm.statistics import Interval
 from workers.duet import Duet, Pair, Timing
 from workers.environments import BuiltEnvironment, build, differences
 from workers.examination import Examiner, setup_fields
@@ -246,12 +246,19 @@ class _CellRun:
         return RunnerSession(python, self.stage, environment, log, lease_fd=self.lease_fd)
 
     def _caches(self, arm: str) -> Path:
-        """One folder for compiled code an arm and cell: a stale one has failed second runs (CASES.md V10)."""
-        return self.scratch / "caches" / arm
+        """One folder for compiled code an arm's lock and cell, so that it is never stale (CASES.md V10).
+
+        It outlives the run: the examination fills it, so that every timed runner finds it warm.
+        """
+        content = self.cell.model_dump_json(include={"parameters", "control", "workload"})
+        digest = hashlib.sha256(f"{content} {arm}".encode()).hexdigest()[:16]
+        return self.home.caches / self._key(arm) / digest
 
     def _python(self, arm: str) -> Path:
-        key = next(a for a in self.cell.arms if a.name == arm).environments[self.host.platform]
-        return self.built[key].python
+        return self.built[self._key(arm)].python
+
+    def _key(self, arm: str) -> str:
+        return next(a for a in self.cell.arms if a.name == arm).environments[self.host.platform]
 
     # -- small facts --------------------------------------------------------------------------------------------
 
@@ -276,7 +283,7 @@ class _CellRun:
         keys = list(dict.fromkeys(key for arm in self.cell.arms if (key := arm.environments.get(self.host.platform))))
         if len(keys) < 2 or not set(keys) <= self.built.keys():
             return (), ()
-        return differences(self.order.environments[keys[0]], self.order.environments[keys[1]])
+        return differences(self.built[keys[0]], self.built[keys[1]])
 
     def _validity(self, watch: Watch, timing: Timing, strangers: tuple[str, ...]) -> Validity:
         reasons = [f"control broken: {stranger} differs between the arms" for stranger in strangers]

@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from farm.statistics import Interval, block_medians, is_steady, ratio_interval, settled
 
 from farm.model import ArmTiming, Measuring, Restart, Window, pack_ns
+from farm.statistics import Interval, Quantity, block_medians, is_steady, ratio_interval, settled
 from workers.session import ArmEnded, RunnerSession
 
 __all__ = ["Duet", "Pair", "Timing"]
@@ -131,24 +132,17 @@ class Duet:
         sessions: dict[str, RunnerSession] = {}
         try:
             for arm in order:
-                self._guard(arm, index, timing, lambda arm=arm: sessions.__setitem__(arm, self._start(arm, index)))
+                with self._guard(arm, index, timing):
+                    sessions[arm] = self._start(arm, index)
             runners: dict[str, _Runner] = {}
             hellos: dict[str, dict[str, Any]] = {}
             # Imports run side by side, set-ups one after the other: a compiling set-up must not slow a neighbour's.
             for arm in self._living(order):
-                self._guard(
-                    arm,
-                    index,
-                    timing,
-                    lambda arm=arm: hellos.__setitem__(arm, sessions[arm].hello(START_TIMEOUT_S)),
-                )
+                with self._guard(arm, index, timing):
+                    hellos[arm] = sessions[arm].hello(START_TIMEOUT_S)
             for arm in self._living(order):
-                self._guard(
-                    arm,
-                    index,
-                    timing,
-                    lambda arm=arm: runners.__setitem__(arm, self._set_up(arm, sessions[arm], hellos[arm])),
-                )
+                with self._guard(arm, index, timing):
+                    runners[arm] = self._set_up(arm, sessions[arm], hellos[arm])
             if not self._live_pairs():
                 return
             measured = self._measure_living(index, order, runners, timing)
@@ -158,10 +152,11 @@ class Duet:
             for session in sessions.values():
                 session.close()
 
-    def _guard(self, arm: str, index: int, timing: Timing, action: Callable[[], object]) -> None:
-        """Run ``action``; an arm that ends in it leaves the cell with its outcome, and the others go on."""
+    @contextmanager
+    def _guard(self, arm: str, index: int, timing: Timing) -> Iterator[None]:
+        """An arm that ends in the block leaves the cell with its outcome, and the others go on."""
         try:
-            action()
+            yield
         except ArmEnded as ended:
             timing.ended[arm] = ArmEnded(ended.outcome, f"{ended.reason} (restart {index + 1})", ended.log_tail)
             self.arms.remove(arm)
@@ -284,16 +279,14 @@ class Duet:
 
     # -- looking ------------------------------------------------------------------------------------------------
 
-    def _intervals(self, restarts: Sequence[Restart], pair: Pair, quantity: str) -> Interval | None:
+    def _intervals(self, restarts: Sequence[Restart], pair: Pair, quantity: Quantity) -> Interval | None:
         return ratio_interval(restarts, pair.challenger, pair.reference, quantity, self.measuring.alpha)
 
     def _all_settled(self, restarts: Sequence[Restart]) -> bool:
         for pair in self._live_pairs():
-            for quantity, limits in (
-                ("p50", pair.limits),
-                ("mean", pair.mean_limits),
-                ("p95", pair.p95_limits),
-            ):
+            asked: dict[Quantity, tuple[float, ...]]
+            asked = {"p50": pair.limits, "mean": pair.mean_limits, "p95": pair.p95_limits}
+            for quantity, limits in asked.items():
                 interval = self._intervals(restarts, pair, quantity) if limits else None
                 if limits and (interval is None or not all(settled(interval, limit) for limit in limits)):
                     return False

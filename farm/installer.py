@@ -1,0 +1,155 @@
+"""uv, asked for a lock, an environment or an installation; its failures in one line with its own last words."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from uv import find_uv_bin
+
+from farm.errors import EnvironmentFailed
+from farm.model import LockedPackage
+from farm.pip_settings import installer_environment
+
+__all__ = ["InstallerError", "lock", "redact", "run_uv"]
+
+#: Lines of the installer's output that are kept as its last words.
+LAST_LINES = 15
+
+#: What uv says, and the fact that it means; the first match counts.
+CAUSES = (
+    (r"No space left on device|os error 28|disk quota", "no space", "no space left on the disk; free some"),
+    (
+        r"no wheels with a matching|no wheels are usable|not compatible with|has no usable wheels",
+        "platform",
+        "no wheel for this platform",
+    ),
+    (r"is yanked", "yanked", "the version was yanked"),
+    (
+        r"there is no version of|there are no versions of|was not found in|only .* is available"
+        r"|we can conclude that your requirements are unsatisfiable",
+        "missing",
+        "no such version",
+    ),
+    (r"Failed to fetch|error sending request|Connection refused|dns error|timed out|network", "network", "no network"),
+    (r"Hash mismatch|hash mismatch", "hash", "what the index serves is not what was locked: the hash differs"),
+    (r"Permission denied|Read-only file system", "permission", "the folder cannot be written"),
+)
+
+
+class InstallerError(EnvironmentFailed):
+    """Raised when uv fails; ``kind`` is one word for the cause ("missing", "network", "platform", …)."""
+
+    def __init__(self, message: str, last_words: str, kind: str) -> None:
+        super().__init__(message, last_words)
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class _Finished:
+    stdout: str
+    stderr: str
+
+
+def run_uv(
+    arguments: Sequence[str],
+    *,
+    stdin: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    prefix: Sequence[str] = (),
+    what: str = "uv",
+) -> _Finished:
+    """Run uv and return what it said. ``prefix`` is a command that wraps it, such as one that cuts the network.
+
+    Raises InstallerError: ``what`` failed, the cause in words, and the last words.
+    """
+    environment = installer_environment() if environment is None else environment
+    done = subprocess.run(
+        [*prefix, find_uv_bin(), *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**environment, "NO_COLOR": "1", "UV_NO_PROGRESS": "1"},
+    )
+    if done.returncode != 0:
+        kind, cause = classify(done.stderr)
+        words = redact_text("\n".join(done.stderr.strip().splitlines()[-LAST_LINES:]))
+        raise InstallerError(f"{what}: {cause}", words, kind)
+    return _Finished(done.stdout, done.stderr)
+
+
+def classify(stderr: str) -> tuple[str, str]:
+    """Return one word and one phrase for what uv complained of."""
+    for pattern, kind, phrase in CAUSES:
+        if re.search(pattern, stderr):
+            return kind, phrase
+    lines = [line for line in stderr.strip().splitlines() if line.strip()]
+    return "unknown", redact_text(lines[-1].strip()) if lines else "uv said nothing"
+
+
+def lock(
+    requirements: Sequence[str],
+    *,
+    platform: str,
+    python: str,
+    constraints: Sequence[str] = (),
+    prerelease: bool = False,
+) -> tuple[LockedPackage, ...]:
+    """Return the closure of ``requirements`` for one platform, each package with the hash of its wheel."""
+    arguments = ["pip", "compile", "-", "--format", "pylock.toml", "--no-header", "--no-annotate"]
+    arguments += ["--python-version", python, "--python-platform", platform, "--only-binary", ":all:"]
+    if prerelease:
+        arguments += ["--prerelease", "allow"]
+    environment = installer_environment()
+    if platform.endswith("apple-darwin"):
+        # torch's wheels ask for macOS 14 (TORCH.md 1.4); uv assumes 13 unless told.
+        environment.setdefault("MACOSX_DEPLOYMENT_TARGET", "14.0")
+    text = "\n".join([*requirements, *(f"{pin}" for pin in constraints)])
+    finished = run_uv(arguments, stdin=text, environment=environment, what=f"resolving '{requirements[0]}'")
+    yanked = re.search(r"`?torch==([^`\s]+)`? is yanked.*", finished.stderr)
+    if yanked:
+        raise InstallerError(f"torch {yanked[1]} was yanked; choose another version", redact_text(yanked[0]), "yanked")
+    packages = tomllib.loads(finished.stdout).get("packages", [])
+    return tuple(sorted((_locked(package) for package in packages), key=lambda package: package.name))
+
+
+def _locked(package: Mapping[str, Any]) -> LockedPackage:
+    source = package["archive"] if "archive" in package else package["wheels"][0]
+    where = source.get("url") or Path(source["path"]).absolute().as_uri()
+    wheel = unquote(urlsplit(where).path.rsplit("/", 1)[-1])
+    version = package.get("version") or str(parse_wheel_filename(wheel)[1])
+    return LockedPackage(
+        name=canonicalize_name(package["name"]),
+        version=version,
+        wheel=wheel,
+        sha256=source["hashes"]["sha256"],
+        url=redact(where),
+    )
+
+
+def redact(url: str) -> str:
+    """Return ``url`` without user, password and query: what may stand in evidence."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if parts.port:
+        host = f"{host}:{parts.port}"
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def redact_text(text: str) -> str:
+    """Return ``text`` with the credentials of every URL in it removed."""
+    return re.sub(r"(\w+://)[^/\s@]+@", r"\1", text)
+
+
+def base_python() -> str:
+    """Return the interpreter under this one: environments are made from it, not from ours."""
+    return str(getattr(sys, "_base_executable", None) or sys.executable)

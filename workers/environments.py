@@ -1,0 +1,212 @@
+"""The environments that are measured: one per arm, addressed by its lock, proven by what is installed in it.
+
+A build that did not reach its marker is never used: it is thrown away and made again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import distributions
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from farm.errors import EnvironmentFailed
+from farm.installer import LAST_LINES, base_python, redact_text, run_uv
+from farm.model import Environment, LockedPackage
+from farm.pip_settings import installer_environment
+from farm.releases import is_torch_family
+from farm.settings import Home
+
+__all__ = [
+    "BuiltEnvironment",
+    "build",
+    "differences",
+    "installed_packages",
+    "make_venv",
+    "mismatches",
+    "requirement_lines",
+    "sync",
+]
+
+MARKER = "farm-environment.json"
+
+#: What proves an environment; each import also leaves its bytecode behind, which runners never write: without it
+#: the first torch.compile of every process read 3 s of sources.
+PROOF = """
+import json, importlib
+import torch
+for name in ("torch._dynamo", "torch._inductor.compile_fx", "torch.nn.attention.flex_attention", "torch.export",
+             "torch.profiler", "msgpack", "numpy"):
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        if not name.startswith("torch."):
+            raise
+print(json.dumps({"version": str(torch.__version__), "cuda": torch.version.cuda, "hip": torch.version.hip}))
+"""
+
+PROOF_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True)
+class BuiltEnvironment:
+    """An environment on this machine, checked."""
+
+    python: Path
+    root: Path
+    installed: dict[str, str]
+    """Version of every distribution, by normalised name, as found on disk."""
+    reused: bool
+
+
+def build(environment: Environment, home: Home) -> BuiltEnvironment:
+    """Return the environment of ``environment``'s lock, made if need be. Raises EnvironmentFailed."""
+    root = home.environments / environment.key
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(root.with_suffix(".lock")):
+            if (root / MARKER).is_file():
+                found = installed_packages(root)
+                if not mismatches(environment.packages, found):
+                    return BuiltEnvironment(_python(root), root, found, reused=True)
+            return _make(environment, root)
+    except OSError as error:
+        raise EnvironmentFailed(f"environment of torch {environment.release.version}: {error}") from error
+
+
+def differences(one: BuiltEnvironment, other: BuiltEnvironment) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what moved with torch, and what differs and should not, from what is installed in both."""
+    moved: list[str] = []
+    strangers: list[str] = []
+    for name in sorted(one.installed.keys() | other.installed.keys()):
+        before, after = one.installed.get(name, "none"), other.installed.get(name, "none")
+        if before != after and name != "torch":
+            (moved if is_torch_family(name) else strangers).append(f"{name} {before} -> {after}")
+    return tuple(moved), tuple(strangers)
+
+
+def installed_packages(root: Path) -> dict[str, str]:
+    """Return version by normalised name of every distribution under ``root``, read from disk."""
+    return {
+        canonicalize_name(found.metadata["Name"]): found.version
+        for found in distributions(path=[str(site_packages(root))])
+    }
+
+
+def mismatches(packages: Sequence[LockedPackage], installed: Mapping[str, str]) -> list[str]:
+    """Return where ``installed`` differs from the lock: missing, other version, not in the lock."""
+    found = []
+    for package in packages:
+        version = installed.get(package.name)
+        if version is None:
+            found.append(f"{package.name} {package.version} is missing")
+        # Metadata may leave the local part out (CASES.md V11: the index says 2.12.1, torch says 2.12.1+cu130).
+        elif Version(version).public != Version(package.version).public:
+            found.append(f"{package.name} is {version}, locked is {package.version}")
+    strangers = sorted(installed.keys() - {package.name for package in packages})
+    return found + [f"{name} {installed[name]} is not in the lock" for name in strangers]
+
+
+def make_venv(root: Path) -> None:
+    """Make an empty environment at ``root`` from the interpreter under this one."""
+    run_uv(
+        ["venv", "--quiet", "--no-project", "--python", base_python(), "--no-python-downloads", str(root)],
+        what=f"making environment '{root.name}'",
+    )
+
+
+def sync(environment: Environment, root: Path) -> None:
+    """Install exactly the lock of ``environment`` at ``root``."""
+    lines = root / "farm-requirements.txt"
+    lines.write_text(requirement_lines(environment))
+    # A lock is narrower than any constraint, and uv takes no constraint without a hash beside hashed requirements.
+    settings = {name: value for name, value in installer_environment().items() if name != "UV_CONSTRAINT"}
+    run_uv(
+        ["pip", "sync", "--quiet", "--python", str(_python(root)), "--require-hashes", str(lines)],
+        environment=settings,
+        what=f"installing torch {environment.release.version} ({environment.release.variant})",
+    )
+
+
+def requirement_lines(environment: Environment, *, by_name: bool = False) -> str:
+    """Return the lock as hashed requirements; ``by_name`` leaves out where a wheel came from.
+
+    `===` picks the build without a local version where that is what was locked (TORCH.md 1.4).
+    """
+    lines = []
+    for package in environment.packages:
+        direct = package.name == "torch" and environment.release.requirement.startswith("torch @")
+        what = f"torch @ {package.url}" if direct and not by_name else f"{package.name}==={package.version}"
+        lines.append(f"{what} --hash=sha256:{package.sha256}")
+    return "\n".join(lines) + "\n"
+
+
+def site_packages(root: Path) -> Path:
+    """Return the folder that distributions of the environment at ``root`` are in."""
+    found = sorted((root / "lib").glob("python3.*/site-packages"))
+    return found[0] if found else root / "lib"
+
+
+def _make(environment: Environment, root: Path) -> BuiltEnvironment:
+    release = environment.release
+    shutil.rmtree(root, ignore_errors=True)
+    try:
+        make_venv(root)
+        sync(environment, root)
+        found = installed_packages(root)
+        wrong = mismatches(environment.packages, found)
+        if wrong:
+            raise EnvironmentFailed(f"torch {release.version}: installed is not what was locked: {'; '.join(wrong)}")
+        _prove(environment, root)
+        (root / MARKER).write_text(json.dumps({"key": environment.key, "torch": release.version}))
+    except BaseException:
+        shutil.rmtree(root, ignore_errors=True)
+        raise
+    return BuiltEnvironment(_python(root), root, found, reused=False)
+
+
+def _prove(environment: Environment, root: Path) -> None:
+    """Import torch once and hold what it says of itself against the lock."""
+    release = environment.release
+    clean = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
+    try:
+        done = subprocess.run(
+            [str(_python(root)), "-s", "-c", PROOF],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=clean | {"TORCHINDUCTOR_CACHE_DIR": str(root / "proof-cache")},
+            timeout=PROOF_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EnvironmentFailed(f"torch {release.version}: importing it took over {PROOF_TIMEOUT_S:.0f} s") from error
+    if done.returncode != 0:
+        words = redact_text("\n".join(done.stderr.strip().splitlines()[-LAST_LINES:]))
+        raise EnvironmentFailed(f"torch {release.version} is installed and cannot be imported", words)
+    said = Version(json.loads(done.stdout.strip().splitlines()[-1])["version"])
+    expected = release.local or release.variant
+    if said.public != release.version or said.local not in (None, expected):
+        raise EnvironmentFailed(
+            f"torch calls itself {said}, locked is {release.version} ({expected}); another build was installed"
+        )
+
+
+def _python(root: Path) -> Path:
+    return root / "bin" / "python"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock, so that two workers never build one environment at once."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,243 @@
+"""The way back, walked: the baseline's wheels over the candidate's, with the network really off, and proven.
+
+In a copy of the candidate's environment the baseline is put back from the wheelhouse alone, with an empty installer
+cache. What is installed is held against the baseline's lock, file by file for what was reinstalled, and the control
+workload must give bitwise what it gave before the upgrade.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import canonicalize_name
+
+from farm.errors import EnvironmentFailed
+from farm.installer import run_uv
+from farm.model import Environment, LockedPackage, Outcome, Rehearsal
+from farm.pip_settings import installer_environment
+from farm.settings import Home
+from workers.environments import (
+    build,
+    installed_packages,
+    make_venv,
+    mismatches,
+    requirement_lines,
+    site_packages,
+    sync,
+)
+from workers.session import ArmEnded
+from workers.wheelhouse import delta, flat_folder, keep
+
+__all__ = ["rehearse"]
+
+#: Tries to reach an address that is reserved for documentation (RFC 5737); without a network it fails at once.
+CONNECT = """
+import socket, sys
+try:
+    socket.create_connection(("192.0.2.1", 443), timeout=2)
+except TimeoutError:
+    sys.exit("a packet left this process")
+except OSError as error:
+    print(error.strerror)
+else:
+    sys.exit("a connection was made")
+"""
+
+#: Ways to take the network from a process, in the order in which they are tried.
+WAYS = {
+    "linux": (
+        ("network namespace", ("unshare", "--map-root-user", "--net")),
+        ("network namespace", ("unshare", "--net")),
+    ),
+    "darwin": (("sandbox-exec", ("sandbox-exec", "-p", "(version 1)(allow default)(deny network*)")),),
+}
+
+
+@dataclass
+class _Walk:
+    """What was seen so far."""
+
+    steps_ns: dict[str, int] = field(default_factory=dict)
+    network_off_by: str = ""
+    reinstalled: tuple[str, ...] = ()
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        began = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            self.steps_ns[name] = time.monotonic_ns() - began
+
+    def ended(self, outcome: Outcome, reason: str = "", **more: Any) -> Rehearsal:
+        return Rehearsal.model_validate(
+            {
+                "outcome": outcome,
+                "reason": reason,
+                "steps_ns": self.steps_ns,
+                "network_off_by": self.network_off_by,
+                "reinstalled": self.reinstalled,
+                **more,
+            }
+        )
+
+
+def rehearse(
+    baseline: Environment, candidate: Environment, home: Home, control: Callable[[Path], dict[str, str]]
+) -> Rehearsal:
+    """Return how the way from ``candidate`` back to ``baseline`` went.
+
+    ``control(python)`` returns the digests of the control workload's outputs under an interpreter. Whatever fails is
+    the rehearsal's outcome and never raised.
+    """
+    walk = _Walk()
+    wheels = delta(baseline, candidate)
+    home.scratch.mkdir(parents=True, exist_ok=True)
+    # Beside the environments: on another file system nothing could be hard-linked.
+    with tempfile.TemporaryDirectory(prefix="rehearsal-", dir=home.scratch) as scratch:
+        try:
+            with walk.step("prepare control"):
+                expected = control(build(baseline, home).python)
+            with walk.step("prepare wheelhouse"):
+                keep(wheels, home, baseline.release.requirement)
+            root = Path(scratch) / "environment"
+            with walk.step("prepare candidate"):
+                make_venv(root)
+                sync(candidate, root)
+            return _walk_back(walk, baseline, wheels, root, home, expected, control)
+        except EnvironmentFailed as error:
+            return walk.ended(Outcome.FAILED, str(error), last_words=error.last_words)
+        except ArmEnded as ended:
+            return walk.ended(ended.outcome, f"control workload: {ended.reason}", last_words=ended.log_tail)
+
+
+def _walk_back(
+    walk: _Walk,
+    baseline: Environment,
+    wheels: tuple[LockedPackage, ...],
+    root: Path,
+    home: Home,
+    expected: dict[str, str],
+    control: Callable[[Path], dict[str, str]],
+) -> Rehearsal:
+    prefix, walk.network_off_by = network_off()
+    if not prefix:
+        return walk.ended(Outcome.FAILED, f"the network cannot be taken away here: {walk.network_off_by}")
+    before = installed_packages(root)
+    with walk.step("reinstall"):
+        _reinstall(baseline, wheels, root, home, prefix)
+    after = installed_packages(root)
+    walk.reinstalled = tuple(
+        f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    )
+    with walk.step("verify"):
+        wrong = mismatches(baseline.packages, after)
+        wrong += _damaged_files(root, {wheel.name for wheel in wheels})
+        wrong += _strays(root)
+    with walk.step("control"):
+        equal = control(root / "bin/python") == expected
+    more: dict[str, Any] = {"mismatches": wrong, "control_equal": equal}
+    if wrong:
+        return walk.ended(Outcome.FAILED, f"what is installed is not the baseline's lock: {wrong[0]}", **more)
+    if not equal:
+        return walk.ended(Outcome.FAILED, "control outputs differ from those before the upgrade", **more)
+    return walk.ended(Outcome.OK, **more)
+
+
+def _reinstall(
+    baseline: Environment, wheels: tuple[LockedPackage, ...], root: Path, home: Home, prefix: tuple[str, ...]
+) -> None:
+    house = flat_folder(wheels, home, root.parent / "wheels")
+    lines = root.parent / "baseline.txt"
+    lines.write_text(requirement_lines(baseline, by_name=True))
+    environment = {name: value for name, value in installer_environment().items() if not name.startswith("UV_")}
+    environment["UV_CACHE_DIR"] = str(root.parent / "empty-cache")
+    command = ["pip", "sync", "--quiet", "--offline", "--no-index", "--find-links", str(house), "--require-hashes"]
+    command += ["--python", str(root / "bin/python"), str(lines)]
+    missing = [wheel.wheel for wheel in wheels if not (house / wheel.wheel).exists()]
+    try:
+        run_uv(command, environment=environment, prefix=prefix, what="reinstalling the baseline without a network")
+    except EnvironmentFailed as error:
+        if missing:
+            raise EnvironmentFailed(
+                f"the wheelhouse lacks {', '.join(missing)}: the way back needs a network", error.last_words
+            ) from error
+        raise
+
+
+def network_off() -> tuple[tuple[str, ...], str]:
+    """Return the command that runs another without a network, and its name; no command and why, if there is none."""
+    why = f"no way is known on {sys.platform}"
+    for name, prefix in WAYS.get(sys.platform, ()):
+        if shutil.which(prefix[0]) is None:
+            why = f"'{prefix[0]}' is not installed"
+            continue
+        try:
+            tried = subprocess.run(
+                [*prefix, sys.executable, "-I", "-c", CONNECT],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=30,
+                env=dict(os.environ),
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            why = str(error)
+            continue
+        if tried.returncode == 0:
+            return prefix, f"{name} (a connection attempt said: {tried.stdout.strip()})"
+        why = tried.stderr.strip().splitlines()[-1] if tried.stderr.strip() else f"{prefix[0]} failed"
+    return (), why
+
+
+def _damaged_files(root: Path, names: set[str]) -> list[str]:
+    """Return files of the reinstalled distributions that are missing or not as their RECORD says."""
+    site = site_packages(root)
+    found = []
+    for distribution in distributions(path=[str(site)]):
+        if canonicalize_name(distribution.metadata["Name"]) not in names:
+            continue
+        for name, digest, _ in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
+            path = site / name
+            if not path.is_file():
+                found.append(f"{name} is missing")
+            elif digest and digest.partition("=")[2] != _record_digest(path, digest.partition("=")[0]):
+                found.append(f"{name} is not what the wheel holds")
+    return found
+
+
+def _record_digest(path: Path, algorithm: str) -> str:
+    with path.open("rb") as file:
+        raw = hashlib.file_digest(file, algorithm).digest()
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _strays(root: Path) -> list[str]:
+    """Return files under torch's folder that no distribution owns: what a replaced release left behind."""
+    site = site_packages(root)
+    owned = {
+        str(Path(name))
+        for distribution in distributions(path=[str(site)])
+        for name, *_ in csv.reader((distribution.read_text("RECORD") or "").splitlines())
+    }
+    return [
+        f"{path.relative_to(site)} belongs to no installed package"
+        for path in sorted((site / "torch").rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts and str(path.relative_to(site)) not in owned
+    ][:20]
