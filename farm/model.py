@@ -170,7 +170,7 @@ class Arm(Model):
     side: Side
     path: str
     environments: dict[str, str]
-    """Platform to `Environment.key`; a platform that is missing was refused at resolution."""
+    """`Host.target` to `Environment.key`; a target that is missing was refused at resolution."""
 
 
 class Measuring(Model):
@@ -285,7 +285,7 @@ class Plan(Model):
     aa: bool
     """Both arms resolved to one wheel."""
     releases: dict[str, Release]
-    """"baseline@<platform>", "candidate@<platform>"."""
+    """"baseline@<target>", "candidate@<target>"."""
     environments: dict[str, Environment]
     refused: tuple[EnvironmentRefused, ...] = ()
     requested_backends: tuple[Backend, ...]
@@ -304,8 +304,8 @@ class Plan(Model):
 
     @property
     def plan_digest(self) -> str:
-        """SHA-256 of everything but the moment it was made: equal questions have equal digests."""
-        return self.digest(exclude={"created"})
+        """SHA-256 of all but when, how and beside whom it was asked: equal questions have equal digests."""
+        return self.digest(exclude={"created", "requested", "unserved_backends"})
 
 
 class CellOrder(Model):
@@ -430,7 +430,7 @@ class Examination(Model):
 
 
 class CompileExport(Model):
-    """torch.compile and torch.export of one arm, each in processes of their own."""
+    """torch.compile and torch.export of one arm: made in one process, met again in another."""
 
     compile_outcome: Outcome
     compile_reason: str = ""
@@ -503,6 +503,11 @@ class Host(Model):
     memory_bytes: int
     capabilities: tuple[str, ...]
     python: str
+
+    @property
+    def target(self) -> str:
+        """What environments are resolved for: "x86_64-unknown-linux-gnu, Python 3.11"."""
+        return f"{self.platform}, Python {self.python}"
 
 
 class CellResult(Model):

@@ -146,7 +146,7 @@ class _CellRun:
         with ThreadPoolExecutor(max_workers=2) as pool:
             list(pool.map(build_one, wanted.values()))
         for arm in self.cell.arms:
-            failure = failures.get(arm.environments.get(self.host.platform, ""))
+            failure = failures.get(arm.environments.get(self.host.target, ""))
             if failure is not None:
                 self.arms[arm.name] = ArmResult(
                     outcome=Outcome.NO_ENVIRONMENT, reason=str(failure), log_tail=failure.last_words
@@ -258,7 +258,7 @@ class _CellRun:
         return self.built[self._key(arm)].python
 
     def _key(self, arm: str) -> str:
-        return next(a for a in self.cell.arms if a.name == arm).environments[self.host.platform]
+        return next(a for a in self.cell.arms if a.name == arm).environments[self.host.target]
 
     # -- small facts --------------------------------------------------------------------------------------------
 
@@ -266,21 +266,20 @@ class _CellRun:
         return [a for a in self.cell.arms if a.name not in self.arms or self.arms[a.name].outcome is Outcome.OK]
 
     def _environment(self, arm: Arm) -> Environment | None:
-        return self.order.environments.get(arm.environments.get(self.host.platform, ""))
+        return self.order.environments.get(arm.environments.get(self.host.target, ""))
 
     def _refused(self, arm: Arm) -> ArmResult:
         for refused in self.order.refused:
-            if refused.side is arm.side and refused.platform == self.host.platform:
+            if refused.side is arm.side and refused.platform == self.host.target:
                 return ArmResult(outcome=Outcome.NO_ENVIRONMENT, reason=refused.reason, log_tail=refused.last_words)
         return ArmResult(
             outcome=Outcome.NO_ENVIRONMENT,
-            reason=f"the plan resolved nothing for platform '{self.host.platform}'; submit again while this "
-            "worker is up",
+            reason=f"the plan resolved nothing for '{self.host.target}'; submit again while this worker is up",
         )
 
     def _differences(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return what moved with torch, and what moved and should not have, from what is installed."""
-        keys = list(dict.fromkeys(key for arm in self.cell.arms if (key := arm.environments.get(self.host.platform))))
+        keys = list(dict.fromkeys(key for arm in self.cell.arms if (key := arm.environments.get(self.host.target))))
         if len(keys) < 2 or not set(keys) <= self.built.keys():
             return (), ()
         return differences(self.built[keys[0]], self.built[keys[1]])

@@ -155,42 +155,49 @@ class Examiner:
     # -- compile and export -------------------------------------------------------------------------------------
 
     def _compile_and_export_one(self, arm: Arm) -> CompileExport:
+        """Compile cold and export in one process; compile warm and load the saved program in the next."""
         caches = self.scratch / "compile" / arm.name
         shutil.rmtree(caches, ignore_errors=True)
+        program = str(self.scratch / f"{arm.name}.pt2")
+        first = self._ask(arm, "compile-cold", caches, {"compile": {}, "export": {"file": program}})
+        second = self._ask(arm, "compile-warm", caches, {"compile": {}, "load_exported": {"file": program}})
+        cold, warm = first["compile"], second["compile"]
+        exported, loaded = first["export"], second["load_exported"]
         fields: dict[str, Any] = {}
-        try:
-            cold = self._ask(arm, "compile-cold", caches, "compile")
-            warm = self._ask(arm, "compile-warm", caches, "compile")
-            fields |= {
-                "compile_outcome": Outcome.OK,
-                "graphs": cold["graphs"],
-                "graph_breaks": cold["graph_breaks"],
-                "cold_ns": cold["first_call_ns"],
-                "warm_ns": warm["first_call_ns"],
-                "compiled": _comparisons(cold["outputs"], cold["eager"]),
-            }
-        except ArmEnded as ended:
-            fields |= {"compile_outcome": ended.outcome, "compile_reason": ended.reason}
-        program = self.scratch / f"{arm.name}.pt2"
-        try:
-            exported = self._ask(arm, "export", caches, "export", file=str(program))
-            loaded = self._ask(arm, "load", caches, "load_exported", file=str(program))
-            fields |= {
-                "export_outcome": Outcome.OK,
-                "export_bytes": exported["bytes"],
-                "reloaded": _comparisons(loaded["outputs"], exported["eager"]),
-            }
-        except ArmEnded as ended:
-            fields |= {"export_outcome": ended.outcome, "export_reason": ended.reason}
+        for name, ended in (
+            ("compile", next((one for one in (cold, warm) if isinstance(one, ArmEnded)), None)),
+            ("export", next((one for one in (exported, loaded) if isinstance(one, ArmEnded)), None)),
+        ):
+            fields[f"{name}_outcome"] = ended.outcome if ended else Outcome.OK
+            fields[f"{name}_reason"] = ended.reason if ended else ""
+        if not isinstance(cold, ArmEnded):
+            fields |= {"graphs": cold["graphs"], "graph_breaks": cold["graph_breaks"]}
+            fields |= {"cold_ns": cold["first_call_ns"], "compiled": _comparisons(cold["outputs"], cold["eager"])}
+        if not isinstance(warm, ArmEnded):
+            fields["warm_ns"] = warm["first_call_ns"]
+        if not isinstance(exported, ArmEnded):
+            fields["export_bytes"] = exported["bytes"]
+            if not isinstance(loaded, ArmEnded):
+                fields["reloaded"] = _comparisons(loaded["outputs"], exported["eager"])
         return CompileExport(**fields)
 
-    def _ask(self, arm: Arm, purpose: str, caches: Path, op: str, **extra: Any) -> dict[str, Any]:
-        """Start a fresh runner, set it up, put one question to it and return the answer."""
-        folder = self._folder(arm, purpose)
-        with self._start(arm.name, purpose, caches) as session:
-            session.hello(self._start_timeout_s)
-            session.request("setup", self._timeout_s, **setup_fields(self.cell, arm, self.workload))
-            return session.request(op, self._timeout_s, directory=str(folder), **extra)
+    def _ask(
+        self, arm: Arm, purpose: str, caches: Path, questions: Mapping[str, dict[str, Any]]
+    ) -> dict[str, dict[str, Any] | ArmEnded]:
+        """Put ``questions`` to one fresh runner; one that ends it is its answer, and the rest go to another."""
+        answers: dict[str, dict[str, Any] | ArmEnded] = {}
+        while len(answers) < len(questions):
+            left = [name for name in questions if name not in answers]
+            try:
+                with self._start(arm.name, purpose, caches) as session:
+                    session.hello(self._start_timeout_s)
+                    session.request("setup", self._timeout_s, **setup_fields(self.cell, arm, self.workload))
+                    for name in left:
+                        folder = self._folder(arm, f"{purpose}-{name}")
+                        answers[name] = session.request(name, self._timeout_s, directory=str(folder), **questions[name])
+            except ArmEnded as ended:
+                answers[next(name for name in left if name not in answers)] = ended
+        return answers
 
     def _folder(self, arm: Arm, purpose: str) -> Path:
         folder = self.scratch / "outputs" / f"{arm.name}-{purpose}"

@@ -53,7 +53,7 @@ class TransformerBlock(Workload):
     cases = {
         "infer-fp32": {"suites": ["smoke", "standard"], "parameters": {"mode": "infer", "dtype": "float32"}},
         "train-fp32": {
-            "suites": ["smoke", "standard"],
+            "suites": ["standard"],
             "parameters": {"mode": "train", "dtype": "float32", "batch": 1},
         },
         "infer-bf16": {"suites": ["standard"], "parameters": {"mode": "infer", "dtype": "bfloat16"}},

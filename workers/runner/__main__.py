@@ -38,6 +38,7 @@ def serve(channel: Any) -> None:
 
     def setup(request: dict[str, Any]) -> dict[str, Any]:
         nonlocal work
+        work = None  # so that a failing set-up is not told with the steps of the last one
         began = time.perf_counter_ns()
         work = Work(request)
         work.synchronise()
@@ -78,7 +79,7 @@ def failure(error: Exception, work: Any) -> dict[str, Any]:
 
     from workloads.contract import FellBack, Unsupported
 
-    from .work import BackendUnreachable
+    from .work import BackendUnreachable, WorkFailed
 
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         outcome = "out of memory"
@@ -92,7 +93,8 @@ def failure(error: Exception, work: Any) -> dict[str, Any]:
         outcome = "failed"
     words = (str(error).strip() or type(error).__name__).splitlines()[0]
     named = words if type(error).__module__.startswith(("workloads", "runner")) else f"{type(error).__name__}: {words}"
-    step = f" (step {work.steps})" if work is not None and outcome == "failed" else ""
+    own = isinstance(error, WorkFailed)
+    step = f" (step {work.steps})" if work is not None and outcome == "failed" and not own else ""
     return {"ok": False, "outcome": outcome, "reason": named + step, "traceback": traceback.format_exc()}
 
 

@@ -22,6 +22,8 @@ __all__ = ["examine"]
 PROCESS_REPEATS = 3
 #: Steps between two readings.
 PROCESS_STEPS = 3
+#: Marks the second step of a memory profile.
+MEASURED_STEP = "farm: measured step"
 
 
 def examine(work: Work, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,21 +90,27 @@ def _memory(work: Work) -> dict[str, Any]:
 
 
 def _cpu_allocator_peak(work: Work) -> int | None:
-    """Return the most that torch's CPU allocator held above the level before the step, exact and repeatable."""
-    from torch.profiler import ProfilerActivity, profile
+    """Return the most that a step held above the least that it held, by torch's CPU allocator: exact, repeatable.
 
-    work.step()
+    The profiler does not count the release of a block that was allocated before it started. So a first step inside
+    the profile allocates what the measured one releases, gradients above all.
+    """
+    from torch.profiler import ProfilerActivity, profile, record_function
+
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
         work.step()
+        with record_function(MEASURED_STEP):
+            work.step()
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         trace.export_chrome_trace(file.name)
         events = json.loads(Path(file.name).read_text())["traceEvents"]
-    readings = [event["args"] for event in events if event.get("name") == "[memory]"]
+    began = min(event["ts"] for event in events if event.get("name") == MEASURED_STEP)
+    readings = [event["args"] for event in events if event.get("name") == "[memory]" and event["ts"] >= began]
     readings = [args for args in readings if args.get("Device Type", 0) == 0 and "Total Allocated" in args]
     if not readings:
         return None
-    before = readings[0]["Total Allocated"] - readings[0]["Bytes"]
-    return max(int(args["Total Allocated"] - before) for args in readings)
+    levels = [readings[0]["Total Allocated"] - readings[0]["Bytes"], *(args["Total Allocated"] for args in readings)]
+    return int(max(levels) - min(levels))
 
 
 def _process_peak(work: Work) -> int:

@@ -87,6 +87,7 @@ class Work:
         on_host = self.device.type == "cpu"
         gc.collect()
         gc.disable()
+        index = 0
         try:
             faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
             cpu = time.process_time_ns()
@@ -101,7 +102,7 @@ class Work:
             faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
         finally:
             gc.enable()
-            self.steps += steps
+            self.steps += index
         durations = [after - before for before, after in itertools.pairwise(stamps)]
         return {
             "steps_ns": b"".join(duration.to_bytes(8, "little") for duration in durations),

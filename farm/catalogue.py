@@ -1,0 +1,201 @@
+"""What workloads declare, read from their source without running it: a coordinator has no torch.
+
+A workload is one file with one subclass of `Workload` whose declarations are literals in the class body.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import entry_points
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from farm.errors import UsageError
+
+__all__ = ["CaseSpec", "PathSpec", "WorkloadSpec", "catalogue", "read_workload"]
+
+GROUP = "farm.workloads"
+
+#: Declarations and the type that each must have.
+DECLARATIONS: dict[str, type] = {
+    "item": str,
+    "parameters": dict,
+    "paths": dict,
+    "cases": dict,
+    "track": str,
+    "compiles": bool,
+    "exports": bool,
+}
+
+Value = int | float | str | bool
+
+
+@dataclass(frozen=True)
+class PathSpec:
+    """One implementation path; ``needs`` is the first release that has it, or None."""
+
+    name: str
+    doc: str
+    needs: Version | None
+
+
+@dataclass(frozen=True)
+class CaseSpec:
+    """One set of parameters: complete, with the defaults filled in."""
+
+    name: str
+    suites: tuple[str, ...]
+    parameters: Mapping[str, Value]
+    production_shape: bool
+
+
+@dataclass(frozen=True)
+class WorkloadSpec:
+    """A workload as its file declares it."""
+
+    name: str
+    summary: str
+    item: str
+    track: str
+    compiles: bool
+    exports: bool
+    parameters: Mapping[str, Mapping[str, Any]]
+    paths: tuple[PathSpec, ...]
+    """The old path first."""
+    cases: tuple[CaseSpec, ...]
+    digest: str
+    """SHA-256 of the source."""
+    source: str
+    file: Path
+
+    @property
+    def shipped(self) -> bool:
+        """Whether every worker has it; else its source travels with the plan."""
+        return self.file.parent == Path(str(files("workloads")))
+
+    def case_parameters(self, given: Mapping[str, Any], where: str) -> dict[str, Value]:
+        """Return every parameter's value, ``given`` over the defaults. Raises UsageError for what is not declared."""
+        values: dict[str, Value] = {name: entry["default"] for name, entry in self.parameters.items()}
+        for name, value in given.items():
+            if name not in self.parameters:
+                raise UsageError(f"{where}: no parameter '{name}'; allowed are {', '.join(self.parameters)}")
+            declared = self.parameters[name]
+            choices = declared.get("choices")
+            if choices and value not in choices:
+                raise UsageError(f"{where}: {name} = {value!r}; allowed are {', '.join(map(str, choices))}")
+            if type(value) is not type(declared["default"]):
+                kind = type(declared["default"]).__name__
+                raise UsageError(f"{where}: {name} = {value!r} must be {kind}")
+            values[name] = value
+        return values
+
+
+def catalogue() -> dict[str, WorkloadSpec]:
+    """Return every installed workload by name, as the entry points of group farm.workloads name them."""
+    return {entry.name: _installed(entry.name, entry.module) for entry in sorted(entry_points(group=GROUP))}
+
+
+@lru_cache(maxsize=64)
+def _installed(name: str, module: str) -> WorkloadSpec:
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise UsageError(f"workload '{name}': module '{module}' cannot be found; install its package again")
+    return read_workload(Path(spec.origin), name)
+
+
+def read_workload(file: Path, name: str | None = None) -> WorkloadSpec:
+    """Return what ``file`` declares. Raises UsageError naming file, line and what is wrong."""
+    try:
+        source = file.read_text()
+        tree = ast.parse(source)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"workload '{file}' cannot be read: {error}") from error
+    except SyntaxError as error:
+        raise UsageError(f"workload '{file}', line {error.lineno}: {error.msg}") from error
+    found = [node for node in tree.body if isinstance(node, ast.ClassDef) and _is_workload(node)]
+    if len(found) != 1:
+        raise UsageError(f"workload '{file}' has {len(found)} subclasses of Workload; one file holds one")
+    return _spec(found[0], file, source, name or file.stem)
+
+
+def _is_workload(node: ast.ClassDef) -> bool:
+    return any(
+        (isinstance(base, ast.Name) and base.id == "Workload")
+        or (isinstance(base, ast.Attribute) and base.attr == "Workload")
+        for base in node.bases
+    )
+
+
+def _spec(node: ast.ClassDef, file: Path, source: str, name: str) -> WorkloadSpec:
+    declared: dict[str, Any] = {}
+    for statement in node.body:
+        target = _assigned(statement)
+        if target not in DECLARATIONS:
+            continue
+        where = f"workload '{file}', line {statement.lineno}"
+        try:
+            value = ast.literal_eval(statement.value)  # type: ignore[attr-defined]
+        except ValueError:
+            raise UsageError(f"{where}: '{target}' must be a literal: it is read without running the file") from None
+        if not isinstance(value, DECLARATIONS[target]):
+            raise UsageError(f"{where}: '{target}' must be {DECLARATIONS[target].__name__}")
+        declared[target] = value
+    where = f"workload '{file}', class {node.name}"
+    if not declared.get("cases"):
+        raise UsageError(f"{where}: 'cases' is missing; declare at least one")
+    parameters = declared.get("parameters", {})
+    for parameter, entry in parameters.items():
+        if not isinstance(entry, dict) or "default" not in entry or "doc" not in entry:
+            raise UsageError(f"{where}: parameter '{parameter}' needs a 'default' and a 'doc'")
+    doc = ast.get_docstring(node) or ast.get_docstring(ast.parse(source)) or ""
+    bare = WorkloadSpec(
+        name=name,
+        summary=doc.strip().splitlines()[0] if doc.strip() else "",
+        item=declared.get("item", "samples"),
+        track=declared.get("track", "production"),
+        compiles=declared.get("compiles", False),
+        exports=declared.get("exports", False),
+        parameters=parameters,
+        paths=tuple(_path(*entry) for entry in declared.get("paths", {"eager": "as written"}).items()),
+        cases=(),
+        digest=hashlib.sha256(source.encode()).hexdigest(),
+        source=source,
+        file=file,
+    )
+    cases = tuple(_case(bare, case, entry, where) for case, entry in declared["cases"].items())
+    return WorkloadSpec(**{**vars(bare), "cases": cases})
+
+
+def _assigned(statement: ast.stmt) -> str:
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+        return statement.targets[0].id
+    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value:
+        return statement.target.id
+    return ""
+
+
+def _path(name: str, entry: Any) -> PathSpec:
+    if isinstance(entry, dict):
+        needs = entry.get("needs")
+        return PathSpec(name, str(entry.get("doc", "")), Version(needs) if needs else None)
+    return PathSpec(name, str(entry), None)
+
+
+def _case(workload: WorkloadSpec, name: str, entry: Mapping[str, Any], where: str) -> CaseSpec:
+    unknown = entry.keys() - {"suites", "parameters", "production_shape"}
+    if unknown:
+        raise UsageError(f"{where}, case '{name}': unknown key '{min(unknown)}'")
+    return CaseSpec(
+        name=name,
+        suites=tuple(entry.get("suites", ("standard",))),
+        parameters=workload.case_parameters(entry.get("parameters", {}), f"{where}, case '{name}'"),
+        production_shape=bool(entry.get("production_shape", False)),
+    )

@@ -1,0 +1,148 @@
+"""From verdicts to decisions: one closed table and one precedence, as pure functions (docs/decision-rule.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from farm.model import Backend, CellVerdicts, Decision, DecisionRow, Gate, Question, Status, Tier, Verdict
+
+__all__ = ["PRECEDENCE", "RowKey", "decide_row", "effect", "worst"]
+
+#: The worst first.
+PRECEDENCE = (Decision.ROLLBACK, Decision.DEFER, Decision.ISOLATE, Decision.ADOPT)
+
+#: Which verdict names the reason where several have the same effect.
+_WEIGHT = {Status.FAIL: 0, Status.UNTESTED: 1, Status.INCONCLUSIVE: 2}
+
+
+@dataclass(frozen=True)
+class RowKey:
+    """What one decision is about."""
+
+    question: Question
+    workload: str
+    path: str
+    backend: Backend
+    tier: str
+
+
+def worst(decisions: Iterable[Decision]) -> Decision:
+    """Return the worst of ``decisions`` by precedence: rollback, defer, isolate, adopt."""
+    return min(decisions, key=PRECEDENCE.index)
+
+
+def effect(status: Status, gate: Gate, tier: Tier, question: Question, *, separable: bool) -> Decision:
+    """Return what one verdict of a required gate does to its row.
+
+    ``separable`` says that this one workload can be kept apart while the rest of the tier passes. A tier that is in
+    service already runs the candidate's release, not yet its new paths: those are left, not rolled back.
+    """
+    if status in (Status.PASS, Status.NOT_APPLICABLE):
+        return Decision.ADOPT
+    if status is Status.INCONCLUSIVE and gate in tier.may_be_inconclusive:
+        return Decision.ADOPT
+    if status is Status.FAIL and question is Question.VERSION:
+        if tier.in_service:
+            return Decision.ROLLBACK
+        return Decision.ISOLATE if separable and gate is not Gate.ROLLBACK else Decision.DEFER
+    return Decision.DEFER
+
+
+def decide_row(
+    key: RowKey, cells: Sequence[CellVerdicts], tier: Tier, *, separable: bool, aa: bool, alarmed: bool = False
+) -> DecisionRow:
+    """Return the decision on one workload (or one new path of it) on one backend for one tier.
+
+    ``aa`` says that both arms are one wheel; ``alarmed`` that the run's changes all point one way, which no single
+    rollback may rest on.
+    """
+    found: list[tuple[Decision, CellVerdicts, Verdict]] = []
+    for cell in cells:
+        for verdict in cell.verdicts:
+            if verdict.gate in tier.required:
+                does = effect(verdict.status, verdict.gate, tier, key.question, separable=separable)
+                if does is Decision.ROLLBACK and alarmed and verdict.gate in (Gate.LATENCY, Gate.THROUGHPUT):
+                    does = Decision.DEFER
+                found.append((does, cell, verdict))
+    decision = worst(does for does, _, _ in found) if found else Decision.DEFER
+    deciding = min(
+        (entry for entry in found if entry[0] is decision and entry[2].status in _WEIGHT),
+        key=lambda entry: (_WEIGHT[entry[2].status], tier.required.index(entry[2].gate)),
+        default=None,
+    )
+    row = _row(key, cells, tier, decision, deciding)
+    return _held_back(row, cells, aa=aa)
+
+
+def _row(
+    key: RowKey,
+    cells: Sequence[CellVerdicts],
+    tier: Tier,
+    decision: Decision,
+    deciding: tuple[Decision, CellVerdicts, Verdict] | None,
+) -> DecisionRow:
+    verdict = deciding[2] if deciding and decision is not Decision.ADOPT else None
+    shown = deciding[1] if verdict and deciding else (cells[0] if cells else None)
+    if verdict is None:
+        figure = next((v.figure for c in cells for v in c.verdicts if v.gate in tier.required and v.figure), None)
+        timing = [v.figure for c in cells for v in c.verdicts if v.gate in (Gate.LATENCY, Gate.THROUGHPUT)]
+        figure = next((f for f in timing if f), figure)
+        reason = "every required gate passes" if _judged(cells) else "no gate was judged"
+    else:
+        figure, reason = verdict.figure, f"{verdict.status}: {verdict.reason}"
+    return DecisionRow(
+        question=key.question,
+        workload=key.workload,
+        path=key.path,
+        backend=key.backend,
+        tier=key.tier,
+        decision=decision,
+        decided_by=verdict.gate if verdict else None,
+        cell_id=shown.cell_id if shown else None,
+        reason=reason,
+        figure=figure,
+        would_change=_would_change(verdict, decision),
+        warnings=_warnings(cells),
+    )
+
+
+def _judged(cells: Sequence[CellVerdicts]) -> bool:
+    return any(cell.verdicts for cell in cells)
+
+
+def _held_back(row: DecisionRow, cells: Sequence[CellVerdicts], *, aa: bool) -> DecisionRow:
+    """Hold a better decision back to `defer` where the question itself is not answered, and say what it would be."""
+    if row.decision in (Decision.DEFER, Decision.ROLLBACK):
+        return row
+    broken = next((cell.broken_control for cell in cells if cell.broken_control), None)
+    held: dict[str, object] = {"decision": Decision.DEFER, "would": row.decision, "decided_by": None}
+    if broken:
+        held |= {"reason": f"control broken: {broken}", "would_change": "arms of one build variant"}
+        return row.model_copy(update=held | {"would": None})
+    if aa:
+        held |= {"reason": "A/A run: both arms are one wheel, so there is nothing to adopt"}
+        return row.model_copy(update=held | {"would_change": "a candidate that is another release"})
+    if any(cell.track == "prototype" for cell in cells) and row.decision is Decision.ADOPT:
+        reason = "prototype: isolate at best"
+        row = row.model_copy(update={"decision": Decision.ISOLATE, "reason": reason})
+        held["would"] = Decision.ISOLATE
+    if not any(cell.production_shape for cell in cells):
+        held |= {"reason": "production shapes untested", "would_change": "the same gates on production shapes"}
+        return row.model_copy(update=held)
+    return row
+
+
+def _would_change(verdict: Verdict | None, decision: Decision) -> str:
+    if verdict is None:
+        return "a required gate that fails" if decision is Decision.ADOPT else "evidence"
+    return {
+        Status.FAIL: f"{verdict.gate} within its limit",
+        Status.INCONCLUSIVE: "more restarts, or a quieter machine",
+        Status.UNTESTED: f"{verdict.gate} measured",
+    }[verdict.status]
+
+
+def _warnings(cells: Sequence[CellVerdicts]) -> tuple[str, ...]:
+    fixed = [v.reason for c in cells for v in c.verdicts if v.reason.startswith("fixed by the candidate")]
+    return tuple(f"the way back has the fault: {reason}" for reason in dict.fromkeys(fixed))

@@ -1,0 +1,142 @@
+"""Correctness: the challenger's error against a float64 oracle may be no more than a multiple of the reference's.
+
+The rule is FlashAttention's own (its tests allow twice the error that plain PyTorch makes), with a floor for outputs
+that the reference gets exactly right, and with the gain beside it: a result that is 1 % too large everywhere hides
+below bfloat16's rounding, yet its projection on the oracle shows it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from farm.gates.question import GateQuestion
+from farm.model import Comparison, Figure, Gate, Output, Status, Verdict
+
+__all__ = ["EPSILON", "close_enough", "judge"]
+
+#: Machine epsilon of what an output is computed in (2 ** -(explicit mantissa bits)).
+EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+#: Of the output's rms, in epsilons: what an output that the reference gets exactly right may be off. Rounding
+#: alone gives 0.29 (a uniform error of one half); twice that is for the challenger as for any other.
+FLOOR = 1 / 8
+#: An extreme is a few times the rms where the error is rounding: 4.5 sigma is one in 150,000.
+FLOOR_MAX = 4.5 * FLOOR
+#: How far the gains of two honest implementations may lie apart, in epsilons, and never less than `GAIN_LEAST`.
+#: Measured on the CPU: at most 0.035 epsilons in bfloat16; a gradient times 1.01 is 1.25 epsilons off.
+GAIN = 0.5
+GAIN_LEAST = 1e-5
+#: Error that stands for the reference's where the reference did not run or is an eager twin, in epsilons.
+NOMINAL = 8.0
+
+
+@dataclass(frozen=True)
+class _Finding:
+    """One output's answer: ``excess`` is its error in units of what is allowed, 1 at the limit."""
+
+    name: str
+    excess: float
+    reason: str
+
+
+def judge(asked: GateQuestion) -> Verdict:
+    """Return the verdict on every output and gradient of the challenger."""
+    challenger = asked.challenger.examination
+    if challenger is None:
+        return _verdict(Status.UNTESTED, "the arm was not examined")
+    reference = asked.other.examination if asked.reference_ran else None
+    names = challenger.outputs.keys() | (reference.outputs.keys() if reference else set())
+    findings = []
+    for name in sorted(names):
+        output = challenger.outputs.get(name)
+        if output is None:
+            return _verdict(Status.FAIL, f"output '{name}' is missing")
+        known = reference.outputs.get(name) if reference else None
+        if reference and known is None:
+            return _verdict(Status.FAIL, f"output '{name}' is new: the reference has none to compare it with")
+        broken = _broken(name, output, known, both_ran=reference is not None)
+        if broken is not None:
+            return broken
+        findings.append(_finding(name, output, known, asked.tier.error_multiple))
+    if not findings:
+        return _verdict(Status.UNTESTED, "the workload gave no outputs")
+    worst = max(findings, key=lambda finding: finding.excess)
+    figure = Figure(name=f"error of '{worst.name}' over the allowed", value=worst.excess, limit=1.0, unit="")
+    if worst.excess > 1.0:
+        return _verdict(Status.FAIL, worst.reason, figure)
+    return _verdict(Status.PASS, _note(challenger.outputs, asked), figure)
+
+
+def close_enough(comparison: Comparison, dtype: str) -> bool:
+    """Return whether a compiled or reloaded output is its eager twin but for rounding."""
+    if not (comparison.finite and comparison.same_shape):
+        return comparison.bitwise_equal
+    allowed = NOMINAL * EPSILON.get(dtype, 0.0) * comparison.reference_rms
+    return comparison.bitwise_equal or comparison.rms_error <= allowed
+
+
+def _broken(name: str, output: Output, known: Output | None, *, both_ran: bool) -> Verdict | None:
+    """Return the verdict for what no error can be computed of; a NaN is never compared (`nan > limit` is false)."""
+    against = output.against_oracle
+    if against is None:
+        return _verdict(Status.UNTESTED, f"reference invalid: there is no oracle for '{name}'")
+    if not against.reference_finite:
+        return _verdict(Status.UNTESTED, f"reference invalid: the oracle of '{name}' is not finite")
+    if known is not None and known.dtype != output.dtype:
+        return _verdict(Status.FAIL, f"'{name}' is {output.dtype}, was {known.dtype}")
+    if not against.same_shape:
+        return _verdict(Status.FAIL, f"'{name}' has shape {output.shape}, which is not the oracle's")
+    if not against.finite:
+        too = known is not None and known.against_oracle is not None and not known.against_oracle.finite
+        if too:
+            return _verdict(Status.UNTESTED, f"'{name}' is not finite in either arm")
+        return _verdict(Status.FAIL, f"'{name}' is not finite" + (", the reference is" if both_ran else ""))
+    return None
+
+
+def _finding(name: str, output: Output, known: Output | None, multiple: float) -> _Finding:
+    against = output.against_oracle
+    assert against is not None
+    epsilon = EPSILON.get(output.dtype, 0.0)
+    floor = epsilon * against.reference_rms
+    other = known.against_oracle if known is not None else None
+    if other is None or not other.finite:
+        rms_of, max_of, gain_of = NOMINAL * floor, NOMINAL * 4.5 * floor, 1.0
+    else:
+        rms_of, max_of, gain_of = other.rms_error, other.max_error, other.gain
+    shares = {
+        f"rms error {against.rms_error:.3g}, the reference's is {rms_of:.3g}": _share(
+            against.rms_error, multiple * rms_of + FLOOR * floor
+        ),
+        f"largest error {against.max_error:.3g}, the reference's is {max_of:.3g}": _share(
+            against.max_error, multiple * max_of + FLOOR_MAX * floor
+        ),
+        f"gain {against.gain:.5f}, the reference's is {gain_of:.5f}": _share(
+            abs(against.gain - gain_of), max(GAIN * epsilon, GAIN_LEAST)
+        )
+        # A gradient that is all but zero has no direction to project on.
+        if against.reference_rms > 0 and math.isfinite(against.gain) and math.isfinite(gain_of)
+        else 0.0,
+    }
+    words, excess = max(shares.items(), key=lambda item: item[1])
+    return _Finding(name, excess, f"'{name}' ({output.dtype}): {words}, {excess:.3g} times what is allowed")
+
+
+def _share(error: float, allowed: float) -> float:
+    if error == 0.0:
+        return 0.0
+    return error / allowed if allowed > 0 else math.inf
+
+
+def _note(outputs: dict[str, Output], asked: GateQuestion) -> str:
+    if not asked.reference_ran:
+        return "within the oracle's tolerance; the reference did not run"
+    changed = [name for name, o in outputs.items() if o.against_reference and not o.against_reference.bitwise_equal]
+    if not changed:
+        return "bitwise identical"
+    return f"changed within tolerance: {', '.join(sorted(changed)[:4])}{' and more' if len(changed) > 4 else ''}"
+
+
+def _verdict(status: Status, reason: str, figure: Figure | None = None) -> Verdict:
+    return Verdict(gate=Gate.CORRECTNESS, status=status, reason=reason, figure=figure)

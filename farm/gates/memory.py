@@ -1,0 +1,71 @@
+"""Peak memory: the allocator's peak of a step, which is exact, and the process's, which is what runs out."""
+
+from __future__ import annotations
+
+from farm.gates.question import GateQuestion
+from farm.model import Figure, Gate, Memory, Question, Status, Verdict
+
+__all__ = ["judge"]
+
+#: Peaks that differ by less than a page run are one: allocators round.
+SLACK_BYTES = 64 * 1024
+
+
+def judge(asked: GateQuestion) -> Verdict:
+    """Return the verdict on the ratio of peaks and, where the tier sets one, on the absolute budget.
+
+    A new path loads code that the old one does not, once and for the whole process; so the feature question judges
+    the step's own peak and shows the process's.
+    """
+    memories = [arm.examination.memory if arm.examination else None for arm in (asked.challenger, asked.other)]
+    challenger, reference = memories
+    if challenger is None or reference is None:
+        return _verdict(Status.UNTESTED, "peak memory was not measured")
+    process = _process(asked, challenger, reference)
+    budget = asked.tier.peak_memory_bytes
+    if budget is not None and challenger.process_peak_bytes and max(challenger.process_peak_bytes) > budget:
+        figure = Figure(name="process peak", value=max(challenger.process_peak_bytes), limit=budget, unit="bytes")
+        return _verdict(Status.FAIL, f"the process peaks at {_mib(figure.value)}, its budget is {_mib(budget)}", figure)
+    above, below = challenger.allocator_peak_bytes, reference.allocator_peak_bytes
+    if not above or not below:
+        return _verdict(Status.UNTESTED, "sensor implausible: a step's peak of 0 or none at all", process)
+    limit = asked.tier.peak_memory_ratio
+    figure = Figure(name="step peak ratio", value=above / below, limit=limit)
+    words = f"a step's peak is {_mib(above)}, was {_mib(below)}"
+    if above > below * limit + SLACK_BYTES:
+        return _verdict(Status.FAIL, f"{words}: beyond the limit", figure, process)
+    if process is not None and asked.question is Question.VERSION:
+        status = _process_status(challenger, reference, limit)
+        if status is not Status.PASS:
+            beyond = "beyond the limit" if status is Status.FAIL else "the repeats lie on both sides of the limit"
+            return _verdict(status, f"process peak {(process.value - 1) * 100:+.1f} %: {beyond}", process, figure)
+    return _verdict(Status.PASS, words, figure, process)
+
+
+def _process(asked: GateQuestion, challenger: Memory, reference: Memory) -> Figure | None:
+    above, below = sorted(challenger.process_peak_bytes), sorted(reference.process_peak_bytes)
+    if not above or not below or below[0] <= 0:
+        return None
+    return Figure(
+        name="process peak ratio",
+        value=above[len(above) // 2] / below[len(below) // 2],
+        low=above[0] / below[-1],
+        high=above[-1] / below[0],
+        limit=asked.tier.peak_memory_ratio if asked.question is Question.VERSION else None,
+    )
+
+
+def _process_status(challenger: Memory, reference: Memory, limit: float) -> Status:
+    above, below = challenger.process_peak_bytes, reference.process_peak_bytes
+    if max(above) <= min(below) * limit + SLACK_BYTES:
+        return Status.PASS
+    return Status.FAIL if min(above) > max(below) * limit + SLACK_BYTES else Status.INCONCLUSIVE
+
+
+def _mib(count: float) -> str:
+    return f"{count / 2**20:.2f} MiB"
+
+
+def _verdict(status: Status, reason: str, figure: Figure | None = None, *others: Figure | None) -> Verdict:
+    more = tuple(other for other in others if other is not None)
+    return Verdict(gate=Gate.PEAK_MEMORY, status=status, reason=reason, figure=figure, others=more)

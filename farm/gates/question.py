@@ -1,0 +1,71 @@
+"""What a gate is asked: one comparison of one cell for one tier; and what answers before any figure does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from farm.model import ArmResult, Cell, CellResult, Gate, Outcome, Question, Status, Tier, Verdict
+
+__all__ = ["GateQuestion", "blocked"]
+
+#: Outcomes that say something of the machine or the installation, and nothing of the release's work.
+NOT_THE_ARMS_WORK = (Outcome.NO_ENVIRONMENT,)
+
+
+@dataclass(frozen=True)
+class GateQuestion:
+    """A challenger beside its reference in one cell, with the limits of one tier."""
+
+    cell: Cell
+    result: CellResult | None
+    question: Question
+    arm: str
+    reference: str
+    tier: Tier
+    why_no_result: str = "not run"
+    rehearsal: CellResult | None = None
+    """The rehearsal of the same capability."""
+    why_no_rehearsal: str = "no rehearsal was run"
+
+    @property
+    def challenger(self) -> ArmResult:
+        assert self.result is not None
+        return self.result.arms[self.arm]
+
+    @property
+    def other(self) -> ArmResult:
+        assert self.result is not None
+        return self.result.arms[self.reference]
+
+    @property
+    def reference_ran(self) -> bool:
+        return self.other.outcome is Outcome.OK
+
+
+def blocked(gate: Gate, asked: GateQuestion, *, relative: bool) -> Verdict | None:
+    """Return the verdict that outcomes and validity give by themselves; None where the figures decide."""
+
+    def verdict(status: Status, reason: str) -> Verdict:
+        return Verdict(gate=gate, status=status, reason=reason)
+
+    result = asked.result
+    if result is None:
+        return verdict(Status.UNTESTED, asked.why_no_result)
+    if asked.arm not in result.arms or asked.reference not in result.arms:
+        return verdict(Status.UNTESTED, "the worker answered for other arms than were asked")
+    if not result.validity.valid:
+        return verdict(Status.UNTESTED, f"invalid: {'; '.join(result.validity.reasons)}")
+    arm, reference = asked.challenger, asked.other
+    if arm.outcome is Outcome.OK and reference.outcome is Outcome.OK:
+        return None
+    for name, ended in ((asked.arm, arm), (asked.reference, reference)):
+        if ended.outcome in NOT_THE_ARMS_WORK:
+            return verdict(Status.UNTESTED, f"{name}: {ended.outcome}: {ended.reason}")
+    if arm.outcome is not Outcome.OK and reference.outcome is not Outcome.OK:
+        return verdict(Status.UNTESTED, f"both arms ended: {asked.arm} {arm.outcome}: {arm.reason}")
+    if arm.outcome is not Outcome.OK:
+        return verdict(Status.FAIL, f"{asked.arm} {arm.outcome}: {arm.reason}")
+    if relative:
+        fixed = f"fixed by the candidate: {asked.reference} {reference.outcome}: {reference.reason}"
+        return verdict(Status.NOT_APPLICABLE, fixed)
+    return None

@@ -1,0 +1,33 @@
+"""Rollback: the way back was walked on a machine of this capability, with the network off, and proven."""
+
+from __future__ import annotations
+
+from farm.gates.question import GateQuestion
+from farm.model import Figure, Gate, Outcome, Question, Status, Verdict
+
+__all__ = ["judge"]
+
+
+def judge(asked: GateQuestion) -> Verdict:
+    """Return the verdict on the rehearsal of the cell's capability."""
+    if asked.question is Question.FEATURE:
+        return _verdict(Status.NOT_APPLICABLE, "a path is turned off, not uninstalled")
+    result = asked.rehearsal
+    if result is None or result.rehearsal is None:
+        return _verdict(Status.UNTESTED, asked.why_no_rehearsal)
+    rehearsal = result.rehearsal
+    if rehearsal.outcome is Outcome.NO_ENVIRONMENT:
+        return _verdict(Status.UNTESTED, rehearsal.reason)
+    seconds = rehearsal.duration_ns / 1e9
+    figure = Figure(name="rehearsal", value=seconds, limit=asked.tier.rollback_s, unit="s")
+    if rehearsal.outcome is not Outcome.OK:
+        return _verdict(Status.FAIL, rehearsal.reason or str(rehearsal.outcome), figure)
+    if rehearsal.mismatches or not rehearsal.control_equal:
+        return _verdict(Status.FAIL, "the rehearsal proved nothing: installed or computed is not the baseline", figure)
+    if seconds > asked.tier.rollback_s:
+        return _verdict(Status.FAIL, f"back in {seconds:.1f} s: beyond the limit", figure)
+    return _verdict(Status.PASS, f"back in {seconds:.1f} s without a network, control bitwise as before", figure)
+
+
+def _verdict(status: Status, reason: str, figure: Figure | None = None) -> Verdict:
+    return Verdict(gate=Gate.ROLLBACK, status=status, reason=reason, figure=figure)

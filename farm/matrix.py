@@ -1,0 +1,332 @@
+"""The matrix: what is compared and which limits hold, read from TOML and checked before anything runs."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from farm.catalogue import CaseSpec, WorkloadSpec, catalogue, read_workload
+from farm.errors import UsageError
+from farm.model import Backend, Decision, Gate, Measuring, Model, Tier
+from farm.statistics import least_restarts
+
+__all__ = ["Matrix", "load_matrix"]
+
+Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(gt=0, lt=0.5)]
+
+
+class _Checked(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class _Case(_Checked):
+    name: str
+    suites: tuple[str, ...] = ("standard",)
+    parameters: dict[str, int | float | str | bool] = {}
+    production_shape: bool = False
+
+
+class _Workload(_Checked):
+    name: str
+    file: str | None = None
+    """A workload of the user's own, relative to the matrix."""
+    features: tuple[str, ...] = ()
+    """New paths that are compared with the old one on the candidate."""
+    cases: tuple[str, ...] | None = None
+    """Only these cases; default: all of the suite."""
+    case: tuple[_Case, ...] = ()
+    """Further cases."""
+    backends: tuple[Backend, ...] | None = None
+
+
+class _Suite(_Checked):
+    looks: Annotated[tuple[Annotated[int, Field(gt=0)], ...], Field(min_length=1)]
+    alpha: Share
+    window_ms: Positive
+    restart_s: Positive
+    warmup_s: Positive
+    budget_s: Positive
+    step_timeout_s: Positive
+    threads: Annotated[int, Field(gt=0)] = 1
+
+
+class _Tier(_Checked):
+    """As `farm.model.Tier`, with every number's range."""
+
+    name: str
+    description: str
+    backends: Annotated[tuple[Backend, ...], Field(min_length=1)]
+    workloads: tuple[str, ...] = ()
+    in_service: bool = False
+    required: Annotated[tuple[Gate, ...], Field(min_length=1)]
+    may_be_inconclusive: tuple[Gate, ...] = ()
+    p50_ratio: Positive
+    p95_ratio: Positive | None = None
+    throughput_ratio: Positive
+    peak_memory_ratio: Positive
+    peak_memory_bytes: Annotated[int, Field(gt=0)] | None = None
+    error_multiple: Annotated[float, Field(ge=1)] = 2.0
+    determinism: Literal["bitwise", "no worse", "off"] = "bitwise"
+    compile_ratio: Positive
+    graph_breaks: Annotated[int, Field(ge=0)]
+    rollback_s: Positive
+    feature_gain: Positive
+    feature_memory_gain: Positive | None = None
+    reason: dict[str, str] = {}
+
+    @field_validator("required", "may_be_inconclusive", mode="before")
+    @classmethod
+    def _gates(cls, value: Any) -> Any:
+        return tuple(_gate(name) for name in value) if isinstance(value, list | tuple) else value
+
+
+class _File(_Checked):
+    schema_version: Literal[1]
+    seed: Annotated[int, Field(ge=0)] = 20260701
+    backends: tuple[Backend, ...]
+    gates: tuple[Gate, ...]
+    decisions: tuple[Decision, ...]
+    versions: dict[str, str]
+    workload: Annotated[tuple[_Workload, ...], Field(min_length=1)]
+    suite: Annotated[dict[str, _Suite], Field(min_length=1)]
+    tier: Annotated[tuple[_Tier, ...], Field(min_length=1)]
+    caveats: dict[str, str]
+
+    @field_validator("gates", mode="before")
+    @classmethod
+    def _gates(cls, value: Any) -> Any:
+        return tuple(_gate(name) for name in value) if isinstance(value, list | tuple) else value
+
+    @field_validator("decisions", mode="before")
+    @classmethod
+    def _decisions(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            return value
+        allowed = [str(decision) for decision in Decision]
+        for name in value:
+            if name not in allowed:
+                raise ValueError(f"unknown decision '{name}'; allowed are {', '.join(allowed)}")
+        return tuple(Decision(name) for name in value)
+
+
+def _gate(name: Any) -> Gate:
+    allowed = [str(gate) for gate in Gate]
+    if name not in allowed:
+        raise ValueError(f"unknown gate '{name}'; allowed are {', '.join(allowed)}")
+    return Gate(name)
+
+
+@dataclass(frozen=True)
+class MatrixWorkload:
+    """A workload of the matrix: its declaration, the features asked about, the cases to choose from."""
+
+    spec: WorkloadSpec
+    features: tuple[str, ...]
+    cases: tuple[CaseSpec, ...]
+    backends: tuple[Backend, ...] | None
+    own: bool
+    """A user's own file, whose source travels with the plan."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A checked matrix."""
+
+    source: str
+    """"built in", or the file."""
+    path: Path | None
+    seed: int
+    backends: tuple[Backend, ...]
+    gates: tuple[Gate, ...]
+    decisions: tuple[Decision, ...]
+    versions: dict[str, str]
+    workloads: tuple[MatrixWorkload, ...]
+    suites: dict[str, Measuring]
+    tiers: tuple[Tier, ...]
+    caveats: tuple[str, ...]
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of all that the matrix says, the sources of its workloads included."""
+
+        class Content(Model):
+            content: list[Any]
+
+        workloads = [
+            [w.spec.digest, list(w.features), [vars(case) for case in w.cases], w.backends] for w in self.workloads
+        ]
+        tiers = [tier.model_dump(mode="json") for tier in self.tiers]
+        suites = {name: suite.model_dump(mode="json") for name, suite in self.suites.items()}
+        content = [self.seed, self.backends, self.gates, self.decisions, self.versions, workloads, suites, tiers]
+        return Content(content=[*content, self.caveats]).digest()
+
+    def release(self, request: str) -> str:
+        """Return what ``request`` stands for: a name of [versions], or itself."""
+        return self.versions.get(request, request)
+
+    def suite(self, name: str) -> Measuring:
+        """Return how suite ``name`` is measured. Raises UsageError naming the suites there are."""
+        if name not in self.suites:
+            raise UsageError(f"{self.source}: no suite '{name}'; allowed are {', '.join(self.suites)}")
+        return self.suites[name]
+
+
+def load_matrix(path: Path | None = None) -> Matrix:
+    """Return the matrix in ``path``, by default the one that ships with the farm.
+
+    Raises UsageError naming the file, the line or the key, and what is allowed.
+    """
+    if path is None:
+        text, source = (files("farm") / "default_matrix.toml").read_text(), "built in"
+    else:
+        try:
+            text, source = path.read_text(), str(path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"matrix '{path}' cannot be read: {error}") from error
+    where = f"matrix '{source}'"
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{where}: {error}") from error
+    _refuse_floats(raw.get("versions", {}), where, text)
+    try:
+        checked = _File.model_validate(_as_tuples(raw))
+    except ValidationError as error:
+        raise UsageError(_first_error(error, raw, where, text)) from None
+    return _matrix(checked, where, source, path)
+
+
+def _refuse_floats(versions: Any, where: str, text: str) -> None:
+    """A version that TOML read as a float has lost digits: 2.10 is 2.1."""
+    for name, value in versions.items() if isinstance(versions, dict) else ():
+        if isinstance(value, bool | int | float):
+            found = re.search(rf"^\s*{re.escape(name)}\s*=\s*([^\s#]+)", text, re.MULTILINE)
+            written = found[1] if found else str(value)
+            raise UsageError(
+                f"{where}, versions.{name}: {written} is a number, and 2.10 would be 2.1; "
+                f'write it as a text: "{written}"'
+            )
+
+
+def _as_tuples(value: Any) -> Any:
+    """TOML's arrays as tuples: frozen models hold nothing that can change."""
+    if isinstance(value, dict):
+        return {key: _as_tuples(item) for key, item in value.items()}
+    return tuple(_as_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def _first_error(error: ValidationError, raw: Mapping[str, Any], where: str, text: str) -> str:
+    first = error.errors(include_url=False)[0]
+    names: list[str] = []
+    here: Any = raw
+    for part in first["loc"]:
+        here = _inside(here, part)
+        if isinstance(part, int):
+            label = here.get("name", part) if isinstance(here, dict) else part
+            names.append(f"[{label}]")
+        else:
+            names.append(f".{part}" if names else str(part))
+    key = next((part for part in reversed(first["loc"]) if isinstance(part, str)), "")
+    line = _line(text, str(first["input"]), str(key))
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        message = "unknown key; " + _allowed(first["loc"])
+    elif first["type"] == "literal_error":
+        message = f"'{first['input']}' is not allowed: {message[0].lower()}{message[1:]}"
+    elif first["type"] not in ("value_error", "missing"):
+        message = f"{first['input']!r}: {message[0].lower()}{message[1:]}"
+    return f"{where}{line}, {''.join(names)}: {message}"
+
+
+def _inside(here: Any, part: Any) -> Any:
+    try:
+        return here[part]
+    except (KeyError, IndexError, TypeError):
+        return None
+
+
+def _line(text: str, value: str, key: str) -> str:
+    """Return ", line N" where one line alone holds the key and the value, else nothing."""
+    lines = [
+        number
+        for number, line in enumerate(text.splitlines(), 1)
+        if re.match(rf"\s*{re.escape(key)}\s*=", line) and (value in line or value.startswith(("{", "(")))
+    ]
+    return f", line {lines[0]}" if len(lines) == 1 else ""
+
+
+def _allowed(location: tuple[int | str, ...]) -> str:
+    model: dict[str, type[BaseModel]] = {"workload": _Workload, "tier": _Tier, "suite": _Suite}
+    kind = model.get(str(location[0]), _File) if len(location) > 1 else _File
+    return f"allowed are {', '.join(sorted(kind.model_fields))}"
+
+
+def _matrix(checked: _File, where: str, source: str, path: Path | None) -> Matrix:
+    known = catalogue()
+    workloads = tuple(_workload(entry, known, where, path) for entry in checked.workload)
+    names = [workload.spec.name for workload in workloads]
+    for tier in checked.tier:
+        for name in tier.workloads:
+            if name not in names:
+                raise UsageError(f"{where}, tier[{tier.name}].workloads: unknown workload '{name}'; {_list(names)}")
+        for backend in tier.backends:
+            if backend not in checked.backends:
+                raise UsageError(f"{where}, tier[{tier.name}].backends: '{backend}' is not in backends")
+        for gate in tier.required:
+            if gate not in checked.gates:
+                raise UsageError(f"{where}, tier[{tier.name}].required: '{gate}' is not in gates")
+    for name, suite in checked.suite.items():
+        if max(suite.looks) < least_restarts(suite.alpha):
+            needed = least_restarts(suite.alpha)
+            raise UsageError(f"{where}, suite.{name}.looks: alpha {suite.alpha} needs {needed} restarts to settle")
+    return Matrix(
+        source=source,
+        path=path,
+        seed=checked.seed,
+        backends=checked.backends,
+        gates=checked.gates,
+        decisions=checked.decisions,
+        versions=checked.versions,
+        workloads=workloads,
+        suites={name: Measuring(**suite.model_dump()) for name, suite in checked.suite.items()},
+        tiers=tuple(Tier(**tier.model_dump()) for tier in checked.tier),
+        caveats=tuple(f"{topic.replace('_', ' ')}: {text}" for topic, text in checked.caveats.items()),
+    )
+
+
+def _workload(entry: _Workload, known: Mapping[str, WorkloadSpec], where: str, path: Path | None) -> MatrixWorkload:
+    here = f"{where}, workload[{entry.name}]"
+    if entry.file is not None:
+        folder = path.parent if path else Path.cwd()
+        spec = read_workload(folder / entry.file, entry.name)
+    elif entry.name in known:
+        spec = known[entry.name]
+    else:
+        raise UsageError(f"{here}: unknown workload; {_list(known)}, or give a file")
+    paths = [p.name for p in spec.paths]
+    for feature in entry.features:
+        if feature not in paths[1:]:
+            raise UsageError(f"{here}.features: no new path '{feature}'; {_list(paths[1:])}")
+    cases = {case.name: case for case in spec.cases}
+    for extra in entry.case:
+        parameters = spec.case_parameters(extra.parameters, f"{here}, case[{extra.name}]")
+        cases[extra.name] = CaseSpec(extra.name, extra.suites, parameters, extra.production_shape)
+    if entry.cases is not None:
+        for name in entry.cases:
+            if name not in cases:
+                raise UsageError(f"{here}.cases: unknown case '{name}'; {_list(cases)}")
+        cases = {name: cases[name] for name in entry.cases}
+    return MatrixWorkload(spec, entry.features, tuple(cases.values()), entry.backends, own=not spec.shipped)
+
+
+def _list(names: Any) -> str:
+    return f"allowed are {', '.join(names) or 'none'}"

@@ -1,0 +1,269 @@
+"""The frozen plan of a run: every cell with its arms, its control and the limits that will judge it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.resources import files
+
+from packaging.version import Version
+
+from farm.capability import backend_of
+from farm.catalogue import CaseSpec
+from farm.errors import UsageError
+from farm.matrix import Matrix, MatrixWorkload
+from farm.model import (
+    Arm,
+    Backend,
+    Cell,
+    Control,
+    Environment,
+    EnvironmentRefused,
+    Gate,
+    Host,
+    Measuring,
+    Plan,
+    Release,
+    Side,
+)
+from farm.releases import Resolution
+
+__all__ = ["PlanRequest", "make_plan", "served_capabilities"]
+
+#: One thread of everything: thread pools of two arms on one machine are the noise that we measure against.
+#: The allocator settings keep freed memory, so that no step pays for page faults (measured here: 4 % to 0). An
+#: MMAP_THRESHOLD above 32 MiB is ignored by glibc; MMAP_MAX 0 is what holds.
+ENVIRONMENT_VARIABLES = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": "4294967296",
+    "MALLOC_TOP_PAD_": "268435456",
+}
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """What was asked for."""
+
+    candidate: str
+    baseline: str | None
+    suite: str
+    backends: tuple[Backend, ...]
+    """Empty means every backend with a live worker."""
+
+
+@dataclass
+class _Parts:
+    """What the cells of a plan refer to."""
+
+    environments: dict[str, Environment] = field(default_factory=dict)
+    releases: dict[str, Release] = field(default_factory=dict)
+    refused: list[EnvironmentRefused] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    keys: dict[tuple[Side, str], dict[str, str]] = field(default_factory=dict)
+    """Target to environment key, by side and backend."""
+    broken: dict[str, str] = field(default_factory=dict)
+    aa: list[bool] = field(default_factory=list)
+    pins: dict[Side, str] = field(default_factory=dict)
+
+
+def served_capabilities(hosts: Iterable[Host]) -> dict[str, list[Host]]:
+    """Return the hosts by each of the capabilities that they name themselves by."""
+    found: dict[str, list[Host]] = {}
+    for host in hosts:
+        for capability in host.capabilities:
+            found.setdefault(capability, []).append(host)
+    return found
+
+
+def make_plan(
+    matrix: Matrix, request: PlanRequest, hosts: Sequence[Host], resolve: Callable[[Backend, Host], Resolution]
+) -> Plan:
+    """Return the plan of ``request`` for the machines ``hosts``.
+
+    ``resolve(backend, host)`` resolves both releases for one backend on one machine's platform and Python. Raises
+    UsageError for a suite or a backend that the matrix does not have.
+    """
+    measuring = matrix.suite(request.suite)
+    for backend in request.backends:
+        if backend not in matrix.backends:
+            raise UsageError(f"no backend '{backend}' in the matrix; allowed are {', '.join(matrix.backends)}")
+    served = served_capabilities(hosts)
+    live = {backend_of(capability) for capability in served}
+    wanted = request.backends or tuple(backend for backend in matrix.backends if backend in live)
+    parts = _Parts()
+    for capability, machines in served.items():
+        if backend_of(capability) in wanted:
+            _resolve(parts, backend_of(capability), machines, resolve)
+    cells = [
+        cell
+        for capability in sorted(served)
+        if backend_of(capability) in wanted
+        for cell in _cells(matrix, request.suite, measuring, capability, parts)
+    ]
+    covered = {cell.backend for cell in cells if cell.kind == "measure"}
+    return Plan(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        suite=request.suite,
+        requested={"candidate": request.candidate, "baseline": request.baseline or "by default"},
+        command=_command(matrix, request.suite, wanted, parts),
+        resolution_notes=tuple(dict.fromkeys(parts.notes)),
+        aa=bool(parts.aa) and all(parts.aa),
+        releases=parts.releases,
+        environments=parts.environments,
+        refused=tuple(parts.refused),
+        requested_backends=wanted,
+        unserved_backends={
+            backend: _why_uncovered(backend, request, live) for backend in matrix.backends if backend not in covered
+        },
+        matrix_digest=matrix.digest,
+        matrix_source=matrix.source,
+        versions=matrix.versions,
+        tiers=matrix.tiers,
+        caveats=matrix.caveats,
+        cells=tuple(cells),
+        sources={w.spec.name: w.spec.source for w in matrix.workloads if w.own},
+        seed=matrix.seed,
+    )
+
+
+def _why_uncovered(backend: Backend, request: PlanRequest, live: set[Backend]) -> str:
+    if request.backends and backend not in request.backends:
+        return "not requested"
+    return "no workload of the matrix runs there" if backend in live else "no worker"
+
+
+def _resolve(
+    parts: _Parts, backend: Backend, machines: Sequence[Host], resolve: Callable[[Backend, Host], Resolution]
+) -> None:
+    for host in {machine.target: machine for machine in machines}.values():
+        target = host.target
+        if target in parts.keys.get((Side.BASELINE, backend), {}):
+            continue
+        resolution = resolve(backend, host)
+        parts.notes += [f"{target}, {backend}: {note}" for note in resolution.notes]
+        parts.refused += [r.model_copy(update={"platform": target}) for r in resolution.refused]
+        parts.aa.append(resolution.aa)
+        parts.pins |= resolution.pins
+        if resolution.broken_control:
+            parts.broken[backend] = resolution.broken_control
+        for side, environment in resolution.environments.items():
+            parts.environments[environment.key] = environment
+            parts.releases[f"{side}@{target}"] = environment.release
+            parts.keys.setdefault((side, backend), {})[target] = environment.key
+
+
+def _cells(matrix: Matrix, suite: str, measuring: Measuring, capability: str, parts: _Parts) -> list[Cell]:
+    backend = backend_of(capability)
+    found: list[Cell] = []
+    for workload in matrix.workloads:
+        if workload.backends is not None and backend not in workload.backends:
+            continue
+        if workload.backends is None and backend == "distributed":
+            # A workload for one device says nothing of several: only what names this backend runs there.
+            continue
+        for case in workload.cases:
+            if suite in case.suites:
+                found.append(_cell(matrix, measuring, capability, workload, case, parts))
+    if Gate.ROLLBACK in matrix.gates and found:
+        first = found[0]
+        rehearsal = first.model_copy(
+            update={
+                "id": f"rollback/{first.workload}-{first.case}@{capability}",
+                "kind": "rehearsal",
+                "arms": tuple(arm for arm in first.arms if "+" not in arm.name),
+                "gates": (Gate.ROLLBACK,),
+            }
+        )
+        found.append(rehearsal)
+    return found
+
+
+def _cell(
+    matrix: Matrix,
+    measuring: Measuring,
+    capability: str,
+    workload: MatrixWorkload,
+    case: CaseSpec,
+    parts: _Parts,
+) -> Cell:
+    backend = backend_of(capability)
+    spec = workload.spec
+    tiers = [
+        tier
+        for tier in matrix.tiers
+        if backend in tier.backends and (not tier.workloads or spec.name in tier.workloads)
+    ]
+    gates = [gate for gate in matrix.gates if gate is not Gate.ROLLBACK]
+    return Cell(
+        id=f"{spec.name}/{case.name}@{capability}",
+        backend=backend,
+        capability=capability,
+        workload=spec.name,
+        case=case.name,
+        parameters=dict(case.parameters),
+        track="prototype" if spec.track == "prototype" else "production",
+        production_shape=case.production_shape,
+        arms=_arms(workload, backend, parts),
+        control=Control(
+            workload_digest=hashlib.sha256((spec.digest + _contract_digest()).encode()).hexdigest(),
+            seed=matrix.seed,
+            environment_variables=ENVIRONMENT_VARIABLES,
+        ),
+        measuring=measuring.model_copy(
+            update={
+                "p50_limits": _distinct(tier.p50_ratio for tier in tiers),
+                "p95_limits": _distinct(tier.p95_ratio for tier in tiers),
+                "throughput_limits": _distinct(tier.throughput_ratio for tier in tiers),
+                "feature_limits": _distinct(tier.feature_gain for tier in tiers),
+            }
+        ),
+        gates=tuple(gates if spec.compiles or spec.exports else [g for g in gates if g is not Gate.COMPILE_EXPORT]),
+        broken_control=parts.broken.get(backend),
+    )
+
+
+def _arms(workload: MatrixWorkload, backend: Backend, parts: _Parts) -> tuple[Arm, ...]:
+    old = workload.spec.paths[0]
+    arms = [
+        Arm(name=side.value, side=side, path=old.name, environments=parts.keys.get((side, backend), {}))
+        for side in (Side.BASELINE, Side.CANDIDATE)
+    ]
+    candidate = parts.keys.get((Side.CANDIDATE, backend), {})
+    releases = {Version(parts.environments[key].release.version) for key in candidate.values()}
+    for path in workload.spec.paths[1:]:
+        if path.name not in workload.features:
+            continue
+        # Release numbers alone: 2.13.0rc2 has what 2.13 has.
+        if path.needs is not None and any(version.release < path.needs.release for version in releases):
+            parts.notes.append(f"{workload.spec.name}: path {path.name} needs {path.needs}, so it is not asked about")
+            continue
+        name = f"{Side.CANDIDATE}+{path.name}"
+        arms.append(Arm(name=name, side=Side.CANDIDATE, path=path.name, environments=candidate))
+    return tuple(arms)
+
+
+def _command(matrix: Matrix, suite: str, backends: Sequence[Backend], parts: _Parts) -> tuple[str, ...]:
+    command = ["farm", "submit"]
+    for side in (Side.CANDIDATE, Side.BASELINE):
+        if side in parts.pins:
+            command += [f"--{side}", parts.pins[side]]
+    command += ["--suite", suite]
+    for backend in backends:
+        command += ["--backend", backend]
+    if matrix.path is not None:
+        command += ["--matrix", str(matrix.path.absolute())]
+    return tuple(command)
+
+
+def _distinct(limits: Iterable[float | None]) -> tuple[float, ...]:
+    return tuple(sorted({limit for limit in limits if limit is not None}))
+
+
+def _contract_digest() -> str:
+    """Return the digest of what every workload stands on."""
+    return hashlib.sha256((files("workloads") / "contract.py").read_bytes()).hexdigest()

@@ -1,0 +1,346 @@
+"""The runner in a real environment: what it says of itself, of a workload, and of workloads that are wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import shutil
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from farm.catalogue import read_workload
+from farm.model import Outcome, Output
+from workers.comparison import compare_outputs, load
+from workers.runner_environment import runner_environment
+from workers.session import ArmEnded, RunnerSession
+from workers.stage import make_stage
+
+pytestmark = pytest.mark.torch
+
+FIXTURES = Path(__file__).parent.parent / "fixtures" / "workloads"
+DOCUMENTATION = Path(__file__).parent.parent.parent / "docs" / "adding-a-workload.md"
+
+START_S = 120.0
+ANSWER_S = 60.0
+
+USERS_WORKLOAD = """
+import torch
+from workloads.contract import FellBack, Workload
+
+class Users(Workload):
+    cases = {{"one": {{"suites": ["smoke"]}}}}
+    def setup(self, p, path, device):
+        self.x = torch.ones(8, 8, device=device)
+    def step(self):
+        {step}
+        return {{"y": self.x @ self.x}}
+"""
+
+
+class Asked:
+    """One runner that every test here asks; it is set up anew each time, as often as one likes."""
+
+    def __init__(self, session: RunnerSession, facts: dict[str, Any], folder: Path) -> None:
+        self.session = session
+        self.facts = facts
+        self.folder = folder
+
+    def set_up(
+        self, workload: str | Path, path: str = "eager", *, seed: int = 1, device: str = "cpu", **parameters: Any
+    ) -> dict[str, Any]:
+        return self.session.request(
+            "setup",
+            ANSWER_S,
+            workload=str(FIXTURES / f"{workload}.py" if isinstance(workload, str) else workload),
+            parameters=parameters,
+            path=path,
+            seed=seed,
+            device=device,
+            threads=1,
+        )
+
+    def examine(self, name: str = "one", *, oracle: bool = True, threads: int = 2, memory: bool = False) -> Any:
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        return self.session.request(
+            "examine",
+            ANSWER_S,
+            directory=str(folder),
+            oracle=oracle,
+            repeats=5,
+            threads=threads,
+            memory=memory,
+        )
+
+    def window(self, steps: int) -> np.ndarray:
+        """Return the durations of ``steps`` steps in nanoseconds."""
+        return np.frombuffer(self.session.request("window", ANSWER_S, steps=steps)["steps_ns"], "<u8")
+
+    def both_paths(self, workload: str, old: str, new: str, dtype: str) -> tuple[dict[str, Output], dict[str, Output]]:
+        """Return the outputs of both paths, each against the oracle and the new ones against the old."""
+        self.set_up(workload, old, dtype=dtype)
+        right = self.examine("old")
+        self.set_up(workload, new, dtype=dtype)
+        ported = self.examine("new", oracle=False)
+        return (
+            compare_outputs(right["outputs"], right["oracle"], None),
+            compare_outputs(ported["outputs"], right["oracle"], right["outputs"]),
+        )
+
+
+@pytest.fixture(scope="module")
+def running(candidate_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, ...]]:
+    root = tmp_path_factory.mktemp("runner")
+    environment = runner_environment({"OMP_NUM_THREADS": "1"}, root / "caches", settled_allocator=False)
+    with RunnerSession(candidate_python, make_stage(root / "stage", None), environment, root / "log") as session:
+        yield session, session.hello(START_S)
+
+
+@pytest.fixture
+def asked(running: tuple[Any, ...], tmp_path: Path) -> Asked:
+    return Asked(*running, tmp_path)
+
+
+# -- what it says of itself and of a workload ---------------------------------------------------------------------
+
+
+def test_hello_says_which_torch_this_is_and_that_its_libraries_are_its_own(asked: Asked) -> None:
+    assert asked.facts["torch"].startswith("2.13.0")
+    assert asked.facts["pid"] == asked.session.pid
+    assert any("libtorch_cpu" in library for library in asked.facts["libraries"])
+    assert asked.facts["stranger_libraries"] == []
+    assert asked.facts["import_ns"] > 0
+
+
+def test_the_seed_alone_decides_the_numbers(asked: Asked) -> None:
+    first = asked.set_up("reordered_sum", "forwards", seed=7)["output_digest"]
+    asked.window(3)
+    assert asked.set_up("reordered_sum", "forwards", seed=7)["output_digest"] == first
+    assert asked.set_up("reordered_sum", "forwards", seed=8)["output_digest"] != first
+
+
+def test_a_window_times_every_step_and_nothing_between(asked: Asked) -> None:
+    asked.set_up("reordered_sum", "forwards")
+    reply = asked.session.request("window", ANSWER_S, steps=9)
+    durations = np.frombuffer(reply["steps_ns"], "<u8")
+    assert len(durations) == 9
+    assert int(durations.sum()) == reply["wall_ns"]
+    assert reply["minor_faults"] >= 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_outputs_are_handed_over_exactly_as_float64_files(asked: Asked, dtype: str) -> None:
+    asked.set_up("wrong_scale", "as_is", dtype=dtype)
+    entry = asked.examine()["outputs"]["y"]
+    values = load(entry)
+    assert (entry["dtype"], entry["shape"]) == (dtype, [1, 4, 128, 72])
+    # Turned back into the case's own type, they are the bits that the digest was taken of.
+    if dtype == "bfloat16":
+        bits = (values.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
+    else:
+        bits = values.astype({"float32": "<f4", "float16": "<f2"}[dtype]).tobytes()
+    assert hashlib.sha256(bits).hexdigest() == entry["sha256"]
+
+
+def test_memory_of_a_step_is_what_its_tensors_take(asked: Asked) -> None:
+    asked.set_up("reordered_sum", "forwards", tokens=256, out=1024)
+    found = asked.examine(memory=True)["memory"]
+    output_bytes = 256 * 1024 * 4
+    # The product's packed copy may come on top, but no second output.
+    assert output_bytes <= found["allocator_peak_bytes"] < 2 * output_bytes
+    assert found["reserved_peak_bytes"] is None
+    assert len(found["process_peak_bytes"]) == 3
+    assert min(found["process_peak_bytes"]) > output_bytes
+
+
+def test_the_allocators_peak_of_a_training_step_is_the_same_however_often_it_is_asked_for(asked: Asked) -> None:
+    asked.set_up("gradients_scaled", "plain")
+    peaks = [asked.examine(memory=True)["memory"]["allocator_peak_bytes"] for _ in range(3)]
+    assert len(set(peaks)) == 1
+
+
+# -- ports that are wrong, and one that is not --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("workload", "old", "new"),
+    [
+        ("mask_off_by_one", "is_causal", "shifted_mask"),
+        ("wrong_scale", "as_is", "padded"),
+        ("dropped_bias", "modules", "functional"),
+    ],
+)
+def test_a_wrong_port_is_ten_times_further_from_the_oracle(
+    asked: Asked, workload: str, old: str, new: str, dtype: str
+) -> None:
+    right, ported = asked.both_paths(workload, old, new, dtype)
+    # Measured ratios of these errors: at least 20 in bfloat16 and 10^5 in float32.
+    assert ported["y"].against_oracle.rms_error > 10 * right["y"].against_oracle.rms_error
+    assert abs(right["y"].against_oracle.gain - 1) < 5e-4
+    assert abs(ported["y"].against_oracle.gain - 1) > 5e-3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_one_percent_too_large_are_seen_in_the_gain_while_outputs_are_equal(asked: Asked, dtype: str) -> None:
+    right, ported = asked.both_paths("gradients_scaled", "plain", "scaled", dtype)
+    assert ported["y"].against_reference.bitwise_equal
+    gradients = [name for name in right if name.startswith("grad.")]
+    assert len(gradients) == 4
+    for name in gradients:
+        assert right[name].against_oracle.gain == pytest.approx(1.0, abs=5e-4)
+        assert ported[name].against_oracle.gain == pytest.approx(1.01, abs=5e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_sum_in_another_order_differs_in_bits_and_is_as_near_to_the_oracle(asked: Asked, dtype: str) -> None:
+    right, ported = asked.both_paths("reordered_sum", "forwards", "backwards", dtype)
+    assert not ported["y"].against_reference.bitwise_equal
+    assert ported["y"].against_oracle.rms_error < 1.1 * right["y"].against_oracle.rms_error
+    assert ported["y"].against_oracle.gain == pytest.approx(right["y"].against_oracle.gain, abs=1e-4)
+
+
+def test_a_nan_is_handed_over_as_one_and_the_oracle_has_none(asked: Asked) -> None:
+    right, ported = asked.both_paths("returns_nan", "first_key", "nothing", "float32")
+    assert right["y"].against_oracle.finite
+    assert not ported["y"].against_oracle.finite
+    assert ported["y"].against_oracle.reference_finite
+    assert math.isnan(ported["y"].against_oracle.rms_error)
+
+
+def test_a_race_of_two_threads_shows_in_the_repeats_and_one_thread_repeats(asked: Asked) -> None:
+    asked.set_up("index_put_accumulate")
+    assert len(set(asked.examine(threads=2)["repeat_digests"])) > 1
+    assert len(set(asked.examine(threads=1)["repeat_digests"])) == 1
+
+
+def test_slowed_does_its_percentage_of_work_and_returns_the_same_bits(asked: Asked) -> None:
+    digests, ratios = set(), []
+    for _ in range(3):
+        medians = {}
+        for path in ("as_is", "slowed"):
+            digests.add(asked.set_up("slowed", path, extra_percent=50)["output_digest"])
+            medians[path] = float(np.median(asked.window(9)[1:]))
+        ratios.append(medians["slowed"] / medians["as_is"])
+    assert len(digests) == 1
+    # Wide enough for a machine that does something else besides.
+    assert 1.3 < statistics.median(ratios) < 1.7
+
+
+# -- outcomes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("step", "outcome", "reason"),
+    [
+        ("raise FellBack('the slow path ran')", Outcome.FELL_BACK, "the slow path ran"),
+        ("raise MemoryError", Outcome.OUT_OF_MEMORY, "MemoryError"),
+        ("torch.empty(1 << 50)", Outcome.OUT_OF_MEMORY, "can't allocate memory"),
+        ("return [self.x]", Outcome.FAILED, "step 1 returned list; return a mapping of names to tensors"),
+        ("return {'y': 1.0}", Outcome.FAILED, "output 'y' is float; every output is a tensor"),
+        (
+            "return {'y': self.x.to('meta')}",
+            Outcome.BACKEND_UNREACHABLE,
+            "output 'y' is on meta, the cell asks for cpu",
+        ),
+    ],
+)
+def test_what_goes_wrong_in_a_step_is_an_outcome_in_one_line(
+    asked: Asked, tmp_path: Path, step: str, outcome: Outcome, reason: str
+) -> None:
+    workload = tmp_path / "users.py"
+    workload.write_text(USERS_WORKLOAD.format(step=step))
+    with pytest.raises(ArmEnded) as ended:
+        asked.set_up(workload)
+    assert ended.value.outcome is outcome
+    assert reason in ended.value.reason
+    assert "\n" not in ended.value.reason
+    assert "Traceback" in ended.value.log_tail
+
+
+def test_the_example_of_the_documentation_runs_as_it_stands(asked: Asked, tmp_path: Path) -> None:
+    example = DOCUMENTATION.read_text().partition("```python\n")[2].partition("```")[0]
+    file = tmp_path / "rms_norm.py"
+    file.write_text(example)
+    declared = read_workload(file)
+    assert declared.summary == "RMSNorm as a team wrote it, beside torch's own."
+    (case,) = declared.cases
+    assert asked.set_up(file, "by_hand", **case.parameters)["items"] == 512
+    oracle = asked.examine()["oracle"]
+    asked.set_up(file, "fused", **case.parameters)
+    found = compare_outputs(asked.examine("fused", oracle=False)["outputs"], oracle, None)["y"].against_oracle
+    assert found.rms_error < 0.004 * found.reference_rms
+
+
+def test_a_device_that_this_torch_cannot_use_is_unreachable_in_its_own_words(asked: Asked) -> None:
+    with pytest.raises(ArmEnded, match=r"torch 2\.13\.0\S* cannot use 'xpu': ") as ended:
+        asked.set_up("reordered_sum", "forwards", device="xpu")
+    assert ended.value.outcome is Outcome.BACKEND_UNREACHABLE
+
+
+def test_a_file_with_two_workloads_is_refused_by_name(asked: Asked, tmp_path: Path) -> None:
+    workload = tmp_path / "two.py"
+    workload.write_text("from workloads.contract import Workload\nclass One(Workload): ...\nclass Two(Workload): ...\n")
+    with pytest.raises(ArmEnded, match="must hold one subclass of Workload; it holds One, Two") as ended:
+        asked.set_up(workload)
+    assert ended.value.outcome is Outcome.FAILED
+
+
+# -- compiling and exporting --------------------------------------------------------------------------------------
+
+
+PROGRAMS = """
+import torch
+from workloads.contract import Workload
+
+class Branches(torch.nn.Module):
+    def forward(self, x):
+        y = x.sin() + x
+        {branch}
+        return y.cos()
+
+class Program(Workload):
+    cases = {{"one": {{"suites": ["smoke"]}}}}
+    def setup(self, p, path, device):
+        self.x = torch.randn(64)
+        self.module = Branches()
+    def step(self):
+        return {{"y": self.module(self.x)}}
+    def program(self):
+        return self.module, (self.x,)
+"""
+
+
+@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("c++")), reason="Inductor needs a C++ compiler")
+def test_compiling_counts_the_graphs_and_the_break_of_a_data_dependent_branch(asked: Asked, tmp_path: Path) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text(PROGRAMS.format(branch="y = y * 2 if y.sum() > 0 else y * 3"))
+    asked.set_up(file)
+    found = asked.session.request("compile", ANSWER_S, directory=str(tmp_path))
+    assert (found["graphs"], found["graph_breaks"]) == (2, 1)
+    assert found["first_call_ns"] > 0
+    np.testing.assert_allclose(load(found["outputs"]["y"]), load(found["eager"]["y"]), rtol=1e-5, atol=1e-6)
+
+
+def test_an_exported_program_is_loaded_again_and_computes_the_same(asked: Asked, tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAMS.format(branch=""))
+    asked.set_up(file)
+    program = tmp_path / "program.pt2"
+    exported = asked.session.request("export", ANSWER_S, directory=str(tmp_path), file=str(program))
+    asked.set_up(file)
+    loaded = asked.session.request("load_exported", ANSWER_S, directory=str(tmp_path), file=str(program))
+    assert exported["bytes"] == program.stat().st_size
+    assert loaded["outputs"]["y"]["sha256"] == exported["eager"]["y"]["sha256"]
+
+
+def test_a_workload_without_a_module_cannot_be_compiled(asked: Asked, tmp_path: Path) -> None:
+    asked.set_up("reordered_sum", "forwards")
+    with pytest.raises(ArmEnded, match="this workload has no module to compile or export") as ended:
+        asked.session.request("compile", ANSWER_S, directory=str(tmp_path))
+    assert ended.value.outcome is Outcome.UNSUPPORTED
