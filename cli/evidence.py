@@ -1,0 +1,52 @@
+"""A run's evidence, kept beside its page in the home, and found again by its id."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from farm.broker.client import FarmClient
+from farm.errors import InfrastructureFailed, UsageError
+from farm.model import Evidence
+from farm.settings import Home, Settings
+from farm.store import Store
+
+__all__ = ["find_evidence", "keep_evidence"]
+
+FILE = "evidence.json"
+
+
+def keep_evidence(home: Home, evidence: Evidence) -> Path:
+    """Write ``evidence`` into the run's folder and return the folder. Raises InfrastructureFailed for a full disk."""
+    folder = home.runs / evidence.run_id
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        making = folder / f".{FILE}"
+        making.write_text(evidence.model_dump_json())
+        making.replace(folder / FILE)
+    except OSError as error:
+        raise InfrastructureFailed(f"evidence of run '{evidence.run_id}' cannot be kept in {folder}: {error}") from error
+    return folder
+
+
+def find_evidence(home: Home, settings: Settings, run_id: str | None) -> Evidence:
+    """Return the evidence of ``run_id``, by default of the newest run here. Raises UsageError where there is none."""
+    if run_id is None:
+        run_id = _newest(home)
+    path = home.runs / run_id / FILE
+    if path.is_file():
+        try:
+            return Evidence.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            raise InfrastructureFailed(f"'{path}' is damaged: {error.errors()[0]['msg']}") from error
+    if settings.url is not None:
+        return FarmClient(settings.url).evidence(run_id)
+    return Store.open(home).evidence(run_id)
+
+
+def _newest(home: Home) -> str:
+    found = sorted(home.runs.glob(f"*/{FILE}"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise UsageError("there is no run yet; start one: farm submit --candidate 2.13")
+    return found[-1].parent.name

@@ -1,0 +1,57 @@
+"""`farm report`: a run's decisions again, from its evidence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cli.evidence import find_evidence
+from farm.errors import InfrastructureFailed
+from farm.judge import judge
+from farm.model import Evidence, Judgement
+from farm.settings import Home, load_settings
+
+__all__ = ["command", "render"]
+
+FORMATS = ("table", "json", "markdown", "html")
+
+
+@click.command(
+    "report",
+    epilog="\b\nExamples:\n  farm report                                   the newest run\n"
+    "  farm report RUN --format html -o page.html\n  farm report RUN --format json | jq .tiers",
+)
+@click.argument("run", required=False)
+@click.option("--format", "kind", type=click.Choice(FORMATS), default="table", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to a file.")
+def command(run: str | None, kind: str, as_json: bool, output: Path | None) -> None:
+    """Judge the stored evidence of RUN (by default the newest) again and print what it says."""
+    evidence = find_evidence(Home.default(), load_settings(), run)
+    text = render(evidence, judge(evidence), "json" if as_json else kind)
+    if output is None:
+        click.echo(text)
+        return
+    try:
+        output.write_text(text if text.endswith("\n") else text + "\n")
+    except OSError as error:
+        raise InfrastructureFailed(f"'{output}' cannot be written: {error.strerror}") from error
+    click.echo(f"wrote {output}", err=True)
+
+
+def render(evidence: Evidence, judgement: Judgement, kind: str) -> str:
+    """Return the report in one of `FORMATS`."""
+    if kind == "json":
+        return judgement.model_dump_json(indent=2)
+    if kind == "markdown":
+        from farm.report.markdown import to_markdown
+
+        return to_markdown(evidence, judgement)
+    if kind == "html":
+        from farm.report.html import to_html
+
+        return to_html(evidence, judgement)
+    from farm.report.table import summary
+
+    return summary(evidence, judgement)

@@ -1,0 +1,155 @@
+"""`farm submit`: from a question to a decision."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+
+from cli.asking import Asked, plan_for, release_options, understand
+from cli.evidence import keep_evidence
+from cli.fleet import wait_for_hosts
+from cli.following import follow
+from farm.broker.client import FarmClient
+from farm.errors import EXIT_COMPLETE, EXIT_FALLS_SHORT, EXIT_INCOMPLETE, EnvironmentFailed, FarmError, Incomplete
+from farm.judge import falls_short, judge
+from farm.local import LocalFarm
+from farm.model import Backend, Decision, Evidence, Host, Judgement, Plan, RunState
+from farm.report.html import to_html
+from farm.report.table import summary
+
+__all__ = ["command", "exit_code", "publish"]
+
+#: After a cancellation the worker ends its runners; then the run is over.
+WIND_DOWN_S = 15.0
+
+
+@click.command(
+    "submit",
+    epilog="\b\nExamples:\n  farm submit --candidate 2.13\n"
+    "  farm submit --candidate 2.13.0 --baseline 2.12.1 --suite standard --backend cpu\n"
+    "  farm submit --candidate nightly --require adopt      in CI: exit code 1 where it falls short",
+)
+@release_options
+@click.option(
+    "--require",
+    type=click.Choice([Decision.ADOPT.value, Decision.ISOLATE.value]),
+    help="Exit with 1 where a requested decision falls short of this.",
+)
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="MINUTES", help="Give up after this.")
+@click.option("--json", "as_json", is_flag=True, help="Print the judgement as JSON.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    candidate: str,
+    baseline: str | None,
+    suite: str,
+    backends: tuple[Backend, ...],
+    matrix_path: Path | None,
+    require: str | None,
+    timeout: float | None,
+    as_json: bool,
+) -> None:
+    """Measure a candidate release beside a baseline and decide: adopt, isolate, defer or rollback.
+
+    With FARM_URL set the cells go to that fleet; otherwise to a server, a worker and an aggregator that start and
+    end with this command.
+    """
+    asked = understand(candidate, baseline, suite, backends, matrix_path)
+    if asked.settings.url is None:
+        evidence = _on_this_machine(asked, timeout)
+    else:
+        evidence = _on_the_fleet(asked, asked.settings.url, timeout)
+    judgement = judge(evidence)
+    page = publish(asked, evidence, judgement)
+    if as_json:
+        click.echo(judgement.model_dump_json(indent=2))
+    else:
+        click.echo(summary(evidence, judgement))
+        click.echo(f"page: {page}")
+    ctx.exit(exit_code(evidence, judgement, Decision(require) if require else None))
+
+
+def exit_code(evidence: Evidence, judgement: Judgement, require: Decision | None) -> int:
+    """Return 3 where something requested is missing, 1 where ``require`` is not met, else 0; and say why on stderr."""
+    missing = [*evidence.unfinished.items()]
+    missing += [
+        (backend, evidence.plan.unserved_backends[backend])
+        for backend in evidence.plan.requested_backends
+        if backend in evidence.plan.unserved_backends
+    ]
+    if missing or evidence.state is not RunState.COMPLETE:
+        for what, why in missing:
+            click.echo(f"farm: incomplete: {what}: {why}", err=True)
+        return EXIT_INCOMPLETE
+    if require is not None:
+        short = falls_short(judgement, require, evidence.plan.requested_backends)
+        for row in short:
+            click.echo(f"farm: {row.workload} on {row.backend} for {row.tier}: {row.decision}, {row.reason}", err=True)
+        if short:
+            return EXIT_FALLS_SHORT
+    return EXIT_COMPLETE
+
+
+def publish(asked: Asked, evidence: Evidence, judgement: Judgement) -> Path:
+    """Keep the evidence and its page in the home; return the page."""
+    page = keep_evidence(asked.home, evidence) / "report.html"
+    page.write_text(to_html(evidence, judgement))
+    return page
+
+
+def _on_this_machine(asked: Asked, timeout: float | None) -> Evidence:
+    from workers.probe import probe_host
+
+    # Before anything is started: most mistakes are in the question.
+    plan = _make_plan(asked, [probe_host()])
+    with LocalFarm(asked.home) as farm:
+        return _run(asked, FarmClient(farm.url), plan, farm.check, timeout)
+
+
+def _on_the_fleet(asked: Asked, url: str, timeout: float | None) -> Evidence:
+    client = FarmClient(url)
+    return _run(asked, client, _make_plan(asked, wait_for_hosts(client)), lambda: None, timeout)
+
+
+def _make_plan(asked: Asked, hosts: Sequence[Host]) -> Plan:
+    click.echo("resolving releases ...", err=True)
+    plan = plan_for(asked, hosts)
+    if not plan.cells:
+        reasons = "; ".join(f"{backend}: {why}" for backend, why in plan.unserved_backends.items())
+        raise Incomplete(f"nothing can be measured: {reasons}")
+    for note in plan.resolution_notes:
+        click.echo(f"  {note}", err=True)
+    for refused in plan.refused:
+        click.echo(f"  {refused.side}: {refused.reason}", err=True)
+    if plan.refused and not plan.environments:
+        raise EnvironmentFailed("neither release can be installed", plan.refused[0].last_words)
+    return plan
+
+
+def _run(asked: Asked, client: FarmClient, plan: Plan, check: Callable[[], None], timeout: float | None) -> Evidence:
+    run_id = client.submit(plan)
+    click.echo(f"run {run_id}: {len(plan.cells)} cells, plan {plan.plan_digest[:16]}", err=True)
+    try:
+        state = follow(client, run_id, plan, check, timeout * 60 if timeout else None)
+    except KeyboardInterrupt as interrupt:
+        click.echo("\ncancelling; what was measured is kept ...", err=True)
+        try:
+            _cancel(client, run_id, "interrupted")
+            keep_evidence(asked.home, client.evidence(run_id))
+        except FarmError as error:
+            raise KeyboardInterrupt(f"run {run_id} could not be cancelled: {error}") from interrupt
+        raise KeyboardInterrupt(f"what was measured: farm report {run_id}") from interrupt
+    if state is None:
+        click.echo(f"farm: run {run_id} took longer than {timeout} min; what was measured is kept", err=True)
+        _cancel(client, run_id, f"not done within {timeout} min")
+    return client.evidence(run_id)
+
+
+def _cancel(client: FarmClient, run_id: str, reason: str) -> None:
+    client.cancel(run_id, reason)
+    deadline = time.monotonic() + WIND_DOWN_S
+    while time.monotonic() < deadline and client.state(run_id) is RunState.RUNNING:
+        time.sleep(0.2)
