@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from farm.model import Backend, CellVerdicts, Decision, DecisionRow, Gate, Question, Status, Tier, Verdict
 
-__all__ = ["PRECEDENCE", "RowKey", "decide_row", "effect", "worst"]
+__all__ = ["PRECEDENCE", "RowKey", "decide_row", "effect", "required_gates", "worst"]
 
 #: The worst first.
 PRECEDENCE = (Decision.ROLLBACK, Decision.DEFER, Decision.ISOLATE, Decision.ADOPT)
@@ -36,16 +36,20 @@ def effect(status: Status, gate: Gate, tier: Tier, question: Question, *, separa
     """Return what one verdict of a required gate does to its row.
 
     ``separable`` says that this one workload can be kept apart while the rest of the tier passes. A tier that is in
-    service already runs the candidate's release, not yet its new paths: those are left, not rolled back.
+    service already runs the candidate's release, not yet its new paths: those are left, not rolled back. Where the
+    way back itself fails, nobody is sent on it.
     """
     if status in (Status.PASS, Status.NOT_APPLICABLE):
         return Decision.ADOPT
+    if question is Question.FEATURE:
+        # A gain that nobody saw earns nothing: what a tier forgives is doubt about "no worse".
+        return Decision.DEFER
     if status is Status.INCONCLUSIVE and gate in tier.may_be_inconclusive:
         return Decision.ADOPT
-    if status is Status.FAIL and question is Question.VERSION:
+    if status is Status.FAIL and gate is not Gate.ROLLBACK:
         if tier.in_service:
             return Decision.ROLLBACK
-        return Decision.ISOLATE if separable and gate is not Gate.ROLLBACK else Decision.DEFER
+        return Decision.ISOLATE if separable else Decision.DEFER
     return Decision.DEFER
 
 
@@ -57,22 +61,43 @@ def decide_row(
     ``aa`` says that both arms are one wheel; ``alarmed`` that the run's changes all point one way, which no single
     rollback may rest on.
     """
+    required = required_gates(tier, key.question)
     found: list[tuple[Decision, CellVerdicts, Verdict]] = []
     for cell in cells:
-        for verdict in cell.verdicts:
-            if verdict.gate in tier.required:
-                does = effect(verdict.status, verdict.gate, tier, key.question, separable=separable)
-                if does is Decision.ROLLBACK and alarmed and verdict.gate in (Gate.LATENCY, Gate.THROUGHPUT):
-                    does = Decision.DEFER
-                found.append((does, cell, verdict))
+        for verdict in _answers(cell, required):
+            # A prototype earns `isolate` with right results, never with wrong ones.
+            apart = separable and not (cell.track == "prototype" and verdict.gate is Gate.CORRECTNESS)
+            does = effect(verdict.status, verdict.gate, tier, key.question, separable=apart)
+            if does is Decision.ROLLBACK and alarmed and verdict.gate in (Gate.LATENCY, Gate.THROUGHPUT):
+                does = Decision.DEFER
+            found.append((does, cell, verdict))
     decision = worst(does for does, _, _ in found) if found else Decision.DEFER
     deciding = min(
         (entry for entry in found if entry[0] is decision and entry[2].status in _WEIGHT),
-        key=lambda entry: (_WEIGHT[entry[2].status], tier.required.index(entry[2].gate)),
+        key=lambda entry: (_WEIGHT[entry[2].status], required.index(entry[2].gate)),
         default=None,
     )
     row = _row(key, cells, tier, decision, deciding)
     return _held_back(row, cells, aa=aa)
+
+
+def required_gates(tier: Tier, question: Question) -> tuple[Gate, ...]:
+    """Return the gates that decide: the tier's own, and for a feature always one that asks for its gain."""
+    if question is Question.FEATURE and not {Gate.LATENCY, Gate.THROUGHPUT} & set(tier.required):
+        return (*tier.required, Gate.LATENCY)
+    return tier.required
+
+
+def _answers(cell: CellVerdicts, required: Sequence[Gate]) -> list[Verdict]:
+    """Return the verdicts of the required gates; one that is missing, or a cell that none of them fits, is untested."""
+    answers: list[Verdict] = []
+    for gate in required:
+        given = [verdict for verdict in cell.verdicts if verdict.gate is gate]
+        answers += given or [Verdict(gate=gate, status=Status.UNTESTED, reason="not judged")]
+    if answers and all(answer.status is Status.NOT_APPLICABLE for answer in answers):
+        reason = f"no required gate could be judged: {answers[0].reason}"
+        return [Verdict(gate=answers[0].gate, status=Status.UNTESTED, reason=reason)]
+    return answers
 
 
 def _row(
@@ -88,7 +113,7 @@ def _row(
         figure = next((v.figure for c in cells for v in c.verdicts if v.gate in tier.required and v.figure), None)
         timing = [v.figure for c in cells for v in c.verdicts if v.gate in (Gate.LATENCY, Gate.THROUGHPUT)]
         figure = next((f for f in timing if f), figure)
-        reason = "every required gate passes" if _judged(cells) else "no gate was judged"
+        reason = "every required gate passes" if decision is Decision.ADOPT else "no required gate was judged"
     else:
         figure, reason = verdict.figure, f"{verdict.status}: {verdict.reason}"
     return DecisionRow(
@@ -103,26 +128,25 @@ def _row(
         reason=reason,
         figure=figure,
         would_change=_would_change(verdict, decision),
-        warnings=_warnings(cells),
+        warnings=_warnings(cells, tier),
     )
-
-
-def _judged(cells: Sequence[CellVerdicts]) -> bool:
-    return any(cell.verdicts for cell in cells)
 
 
 def _held_back(row: DecisionRow, cells: Sequence[CellVerdicts], *, aa: bool) -> DecisionRow:
     """Hold a better decision back to `defer` where the question itself is not answered, and say what it would be."""
-    if row.decision in (Decision.DEFER, Decision.ROLLBACK):
-        return row
     broken = next((cell.broken_control for cell in cells if cell.broken_control), None)
-    held: dict[str, object] = {"decision": Decision.DEFER, "would": row.decision, "decided_by": None}
+    good = row.decision in (Decision.ISOLATE, Decision.ADOPT)
+    held: dict[str, object] = {"decision": Decision.DEFER, "would": row.decision if good else None}
+    also = "" if good else f"; {row.reason}"
     if broken:
-        held |= {"reason": f"control broken: {broken}", "would_change": "arms of one build variant"}
-        return row.model_copy(update=held | {"would": None})
+        held |= {"reason": f"control broken: {broken}{also}", "would_change": "arms of one build variant"}
+        return row.model_copy(update=held | {"would": None, "decided_by": None})
     if aa:
-        held |= {"reason": "A/A run: both arms are one wheel, so there is nothing to adopt"}
-        return row.model_copy(update=held | {"would_change": "a candidate that is another release"})
+        held |= {"reason": f"A/A run: both arms are one wheel, so there is nothing to adopt{also}"}
+        return row.model_copy(update=held | {"decided_by": None, "would_change": "a candidate that is another release"})
+    if not good:
+        return row
+    held["decided_by"] = None
     if any(cell.track == "prototype" for cell in cells) and row.decision is Decision.ADOPT:
         reason = "prototype: isolate at best"
         row = row.model_copy(update={"decision": Decision.ISOLATE, "reason": reason})
@@ -143,6 +167,9 @@ def _would_change(verdict: Verdict | None, decision: Decision) -> str:
     }[verdict.status]
 
 
-def _warnings(cells: Sequence[CellVerdicts]) -> tuple[str, ...]:
-    fixed = [v.reason for c in cells for v in c.verdicts if v.reason.startswith("fixed by the candidate")]
-    return tuple(f"the way back has the fault: {reason}" for reason in dict.fromkeys(fixed))
+def _warnings(cells: Sequence[CellVerdicts], tier: Tier) -> tuple[str, ...]:
+    verdicts = [verdict for cell in cells for verdict in cell.verdicts]
+    fixed = [v.reason for v in verdicts if v.reason.startswith("fixed by the candidate")]
+    blocked = [v.reason for v in verdicts if v.gate is Gate.ROLLBACK and v.status is Status.FAIL and tier.in_service]
+    found = [f"the way back has the fault: {reason}" for reason in fixed]
+    return tuple(dict.fromkeys(found + [f"rollback blocked: {reason}" for reason in blocked]))

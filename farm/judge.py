@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from farm.decision import RowKey, decide_row, worst
+from farm.decision import PRECEDENCE, RowKey, decide_row, worst
 from farm.gates import GateQuestion, judge_gate
+from farm.gates.timing import implausible
 from farm.model import (
     Backend,
     Cell,
@@ -19,6 +21,7 @@ from farm.model import (
     Gate,
     Judgement,
     Outcome,
+    Plan,
     Question,
     Side,
     Status,
@@ -38,18 +41,19 @@ ALL_WORKLOADS = "(all)"
 def judge(evidence: Evidence) -> Judgement:
     """Return what ``evidence`` says under the limits that its own plan froze."""
     plan = evidence.plan
-    results = {result.cell_id: result for result in evidence.results}
+    results = _counted(evidence)
     alarms = _alarms(plan.cells, results)
     verdicts: list[CellVerdicts] = []
+    known: dict[str, dict[tuple[str, ...], Any]] = {cell.id: {} for cell in plan.cells}
     for tier in plan.tiers:
         for cell in plan.cells:
             if cell.kind == "measure" and _concerns(tier, cell):
-                verdicts += _cell_verdicts(evidence, results, cell, tier)
+                verdicts += _cell_verdicts(evidence, results, cell, tier, known[cell.id])
     rows: list[DecisionRow] = []
     tiers: list[TierDecision] = []
     for tier in plan.tiers:
         found = _rows(verdicts, tier, aa=plan.aa, alarmed=bool(alarms))
-        untested = _untested_rows(plan.unserved_backends, tier)
+        untested = _untested_rows(plan, tier, found)
         rows += [*found, *untested]
         tiers.append(_tier_decision(tier, found, untested))
     return Judgement(
@@ -65,24 +69,41 @@ def judge(evidence: Evidence) -> Judgement:
 
 
 def falls_short(judgement: Judgement, asked: Decision, backends: Iterable[Backend]) -> list[DecisionRow]:
-    """Return the version rows on requested ``backends`` whose decision is worse than ``asked``."""
-    from farm.decision import PRECEDENCE
+    """Return the version rows on requested ``backends`` whose decision is worse than ``asked``.
 
-    wanted = set(backends)
-    return [
-        row
-        for row in judgement.rows
-        if row.question is Question.VERSION
-        and row.backend in wanted
-        and PRECEDENCE.index(row.decision) < PRECEDENCE.index(asked)
+    A requested backend that no tier asks about falls short too: nobody said that it may be adopted.
+    """
+    rows = [row for row in judgement.rows if row.question is Question.VERSION]
+    wanted = list(dict.fromkeys(backends))
+    nobody = [
+        _untested("(none)", ALL_WORKLOADS, backend, "no tier asks about this backend", "a tier that lists it")
+        for backend in wanted
+        if backend not in {row.backend for row in rows}
     ]
+    short = [row for row in rows if PRECEDENCE.index(row.decision) < PRECEDENCE.index(asked)]
+    return [row for row in short if row.backend in wanted] + nobody
+
+
+def _counted(evidence: Evidence) -> dict[str, CellResult]:
+    """Return the results that count, by cell: this run's own, the first of each cell."""
+    found: dict[str, CellResult] = {}
+    for result in evidence.results:
+        if result.run_id == evidence.run_id:
+            found.setdefault(result.cell_id, result)
+    return found
 
 
 def _concerns(tier: Tier, cell: Cell) -> bool:
     return cell.backend in tier.backends and (not tier.workloads or cell.workload in tier.workloads)
 
 
-def _cell_verdicts(evidence: Evidence, results: Mapping[str, CellResult], cell: Cell, tier: Tier) -> list[CellVerdicts]:
+def _cell_verdicts(
+    evidence: Evidence,
+    results: Mapping[str, CellResult],
+    cell: Cell,
+    tier: Tier,
+    known: dict[tuple[str, ...], Any],
+) -> list[CellVerdicts]:
     rehearsal = next(
         (c for c in evidence.plan.cells if c.kind == "rehearsal" and c.capability == cell.capability), None
     )
@@ -100,6 +121,7 @@ def _cell_verdicts(evidence: Evidence, results: Mapping[str, CellResult], cell: 
             why_no_result=evidence.unfinished.get(cell.id, "not run"),
             rehearsal=results.get(rehearsal.id) if rehearsal else None,
             why_no_rehearsal=evidence.unfinished.get(rehearsal.id, "not run") if rehearsal else "no rehearsal planned",
+            known=known,
         )
         found.append(
             CellVerdicts(
@@ -114,11 +136,23 @@ def _cell_verdicts(evidence: Evidence, results: Mapping[str, CellResult], cell: 
                 reference=reference,
                 tier=tier.name,
                 caveats=cell.caveats,
-                broken_control=cell.broken_control,
+                broken_control=cell.broken_control or _one_wheel(evidence.plan, cell),
                 verdicts=tuple(judge_gate(gate, asked) for gate in gates),
             )
         )
     return found
+
+
+def _one_wheel(plan: Plan, cell: Cell) -> str | None:
+    """Return the reason where a cell's arms are one wheel on some machine, though the run is not A/A as a whole."""
+    arms = {arm.name: arm.environments for arm in cell.arms}
+    old, new = arms.get(Side.BASELINE, {}), arms.get(Side.CANDIDATE, {})
+    for target in old.keys() & new.keys() if not plan.aa else ():
+        pair = [plan.environments.get(keys[target]) for keys in (old, new)]
+        wheels = {environment.release.sha256 if environment else None for environment in pair}
+        if old[target] == new[target] or (len(wheels) == 1 and None not in wheels):
+            return f"both arms are one wheel on {target}"
+    return None
 
 
 def _pairs(cell: Cell) -> list[tuple[Question, str, str]]:
@@ -143,42 +177,60 @@ def _rows(verdicts: Sequence[CellVerdicts], tier: Tier, *, aa: bool, alarmed: bo
 def _separable(groups: Mapping[RowKey, Sequence[CellVerdicts]], tier: Tier, *, aa: bool) -> str | None:
     """Return the one workload that can be kept apart: it alone fails, and every other one of the tier passes."""
     failing: set[str] = set()
-    others = 0
+    passing: set[str] = set()
     for key, cells in groups.items():
         if key.question is not Question.VERSION:
             continue
         row = decide_row(key, cells, tier, separable=False, aa=False)
         if (row.would or row.decision) is Decision.ADOPT:
-            others += 1
+            passing.add(key.workload)
         elif row.reason.startswith(Status.FAIL) and row.decided_by is not Gate.ROLLBACK:
             failing.add(key.workload)
         else:
             return None
-    return failing.pop() if len(failing) == 1 and others and not aa else None
+    return next(iter(failing)) if len(failing) == 1 and passing - failing and not aa else None
 
 
-def _untested_rows(unserved: Mapping[str, str], tier: Tier) -> list[DecisionRow]:
-    return [
-        DecisionRow(
-            question=Question.VERSION,
-            workload=ALL_WORKLOADS,
-            path="",
-            backend=backend,
-            tier=tier.name,
-            decision=Decision.DEFER,
-            decided_by=None,
-            cell_id=None,
-            reason=f"untested: {unserved[backend]}",
-            would_change=f"a worker with backend {backend}",
-        )
-        for backend in tier.backends
-        if backend in unserved
-    ]
+def _untested_rows(plan: Plan, tier: Tier, found: Sequence[DecisionRow]) -> list[DecisionRow]:
+    """Return a row for each backend and each workload that ``tier`` lists and ``found`` says nothing of."""
+    version = [row for row in found if row.question is Question.VERSION]
+    covered = {row.backend for row in version}
+    rows = []
+    for backend in tier.backends:
+        if backend in plan.unserved_backends:
+            why, change = plan.unserved_backends[backend], f"a worker with backend {backend}"
+            rows.append(_untested(tier.name, ALL_WORKLOADS, backend, why, change))
+        elif backend not in covered:
+            why, change = "no cell of the tier runs there", f"a case on {backend} in suite {plan.suite}"
+            rows.append(_untested(tier.name, ALL_WORKLOADS, backend, why, change))
+    ran = {row.workload for row in version}
+    for workload in tier.workloads if version else ():
+        if workload not in ran:
+            why, change = f"no case in suite {plan.suite}", "a suite that has a case of it"
+            rows += [
+                _untested(tier.name, workload, backend, why, change) for backend in tier.backends if backend in covered
+            ]
+    return rows
+
+
+def _untested(tier: str, workload: str, backend: Backend, why: str, would_change: str) -> DecisionRow:
+    return DecisionRow(
+        question=Question.VERSION,
+        workload=workload,
+        path="",
+        backend=backend,
+        tier=tier,
+        decision=Decision.DEFER,
+        decided_by=None,
+        cell_id=None,
+        reason=f"untested: {why}",
+        would_change=would_change,
+    )
 
 
 def _tier_decision(tier: Tier, rows: Sequence[DecisionRow], untested: Sequence[DecisionRow]) -> TierDecision:
     version = [row for row in rows if row.question is Question.VERSION]
-    missing = ", ".join(f"{row.backend} ({row.reason.removeprefix('untested: ')})" for row in untested)
+    missing = ", ".join(f"{_where(row)} ({row.reason.removeprefix('untested: ')})" for row in untested)
     if not version:
         return TierDecision(tier=tier.name, decision=Decision.DEFER, reason=f"untested: {missing or 'nothing ran'}")
     decision = worst([row.decision for row in version])
@@ -199,6 +251,10 @@ def _tier_decision(tier: Tier, rows: Sequence[DecisionRow], untested: Sequence[D
     )
 
 
+def _where(row: DecisionRow) -> str:
+    return row.backend if row.workload == ALL_WORKLOADS else f"{row.workload} on {row.backend}"
+
+
 def _coverage(evidence: Evidence, results: Mapping[str, CellResult]) -> Coverage:
     cells = [cell for cell in evidence.plan.cells if cell.kind == "measure"]
     seen = [results[cell.id] for cell in cells if cell.id in results]
@@ -211,8 +267,8 @@ def _coverage(evidence: Evidence, results: Mapping[str, CellResult]) -> Coverage
 
     return Coverage(
         cells=len(cells),
-        comparable=sum(result.validity.valid and ok(old) and ok(new) for result, old, new in outcomes),
-        invalid=sum(not result.validity.valid for result in seen),
+        comparable=sum(_valid(result) and ok(old) and ok(new) for result, old, new in outcomes),
+        invalid=sum(not _valid(result) for result in seen),
         missing_on_candidate=sum(ok(old) and not ok(new) for _, old, new in outcomes),
         missing_on_baseline=sum(ok(new) and not ok(old) for _, old, new in outcomes),
         not_run=len(cells) - len(seen),
@@ -220,12 +276,16 @@ def _coverage(evidence: Evidence, results: Mapping[str, CellResult]) -> Coverage
     )
 
 
+def _valid(result: CellResult) -> bool:
+    return result.validity.valid and not implausible(result.restarts, (Side.CANDIDATE, Side.BASELINE))
+
+
 def _alarms(cells: Iterable[Cell], results: Mapping[str, CellResult]) -> list[str]:
     """Return the asymmetry alarm: many cells changed and all the same way points at the set-up, not the release."""
     slower = faster = 0
     for cell in cells:
         result = results.get(cell.id)
-        if result is None or cell.kind != "measure" or not result.validity.valid:
+        if result is None or cell.kind != "measure" or not _valid(result):
             continue
         interval = ratio_interval(result.restarts, Side.CANDIDATE, Side.BASELINE, "p50", cell.measuring.alpha)
         if interval is not None and interval.bounded and math.isfinite(interval.high):

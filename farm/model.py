@@ -26,7 +26,14 @@ MAX_SAMPLES_BYTES = 8 * 1024 * 1024
 class Model(BaseModel):
     """A frozen record that refuses fields it does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        # JSON holds neither bytes nor NaN, and evidence holds both: as null, a NaN could not be read back.
+        ser_json_bytes="base64",
+        val_json_bytes="base64",
+        ser_json_inf_nan="strings",
+    )
 
     def digest(self, exclude: set[str] | None = None) -> str:
         """Return the SHA-256 (hex) of the canonical JSON: sorted keys, no spaces, ``exclude`` left out."""

@@ -29,9 +29,16 @@ def judge_gate(gate: Gate, asked: GateQuestion) -> Verdict:
     if gate is Gate.ROLLBACK:
         return rollback.judge(asked)
     if gate not in asked.cell.gates:
-        reason = "the workload has no program to compile or export" if gate is Gate.COMPILE_EXPORT else "not asked"
+        if gate is not Gate.COMPILE_EXPORT:
+            return Verdict(gate=gate, status=Status.UNTESTED, reason="the matrix does not ask it of this cell")
+        reason = "the workload has no program to compile or export"
         return Verdict(gate=gate, status=Status.NOT_APPLICABLE, reason=reason)
     if gate is Gate.COMPILE_EXPORT and asked.question is Question.FEATURE:
         return Verdict(gate=gate, status=Status.NOT_APPLICABLE, reason="asked of the old path alone")
     stopped = blocked(gate, asked, relative=gate in RELATIVE)
-    return stopped or GATES[gate](asked)
+    if stopped is None:
+        return GATES[gate](asked)
+    if stopped.status is Status.NOT_APPLICABLE and gate is Gate.PEAK_MEMORY:
+        # A budget in bytes is no comparison: it holds although the reference did not run.
+        return memory.over_budget(asked) or stopped
+    return stopped

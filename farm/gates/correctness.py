@@ -46,8 +46,11 @@ def judge(asked: GateQuestion) -> Verdict:
     if challenger is None:
         return _verdict(Status.UNTESTED, "the arm was not examined")
     reference = asked.other.examination if asked.reference_ran else None
+    if asked.reference_ran and reference is None:
+        return _verdict(Status.UNTESTED, "the reference was not examined")
     names = challenger.outputs.keys() | (reference.outputs.keys() if reference else set())
-    findings = []
+    findings: list[_Finding] = []
+    unknown: Verdict | None = None
     for name in sorted(names):
         output = challenger.outputs.get(name)
         if output is None:
@@ -56,15 +59,20 @@ def judge(asked: GateQuestion) -> Verdict:
         if reference and known is None:
             return _verdict(Status.FAIL, f"output '{name}' is new: the reference has none to compare it with")
         broken = _broken(name, output, known, both_ran=reference is not None)
-        if broken is not None:
+        if broken is not None and broken.status is Status.FAIL:
             return broken
+        if broken is not None:
+            unknown = unknown or broken
+            continue
         findings.append(_finding(name, output, known, asked.tier.error_multiple))
-    if not findings:
-        return _verdict(Status.UNTESTED, "the workload gave no outputs")
+    if not findings or all(0 in output.shape for output in challenger.outputs.values()):
+        return unknown or _verdict(Status.UNTESTED, "the workload gave no outputs")
     worst = max(findings, key=lambda finding: finding.excess)
     figure = Figure(name=f"error of '{worst.name}' over the allowed", value=worst.excess, limit=1.0, unit="")
     if worst.excess > 1.0:
         return _verdict(Status.FAIL, worst.reason, figure)
+    if unknown is not None:
+        return unknown
     return _verdict(Status.PASS, _note(challenger.outputs, asked), figure)
 
 
@@ -83,25 +91,34 @@ def _broken(name: str, output: Output, known: Output | None, *, both_ran: bool) 
         return _verdict(Status.UNTESTED, f"reference invalid: there is no oracle for '{name}'")
     if not against.reference_finite:
         return _verdict(Status.UNTESTED, f"reference invalid: the oracle of '{name}' is not finite")
+    if not math.isfinite(against.reference_rms) and against.same_shape and 0 not in output.shape and against.finite:
+        return _verdict(Status.UNTESTED, f"reference invalid: the oracle of '{name}' has no rms")
     if known is not None and known.dtype != output.dtype:
         return _verdict(Status.FAIL, f"'{name}' is {output.dtype}, was {known.dtype}")
     if not against.same_shape:
         return _verdict(Status.FAIL, f"'{name}' has shape {output.shape}, which is not the oracle's")
     if not against.finite:
-        too = known is not None and known.against_oracle is not None and not known.against_oracle.finite
-        if too:
+        if _not_finite(known):
             return _verdict(Status.UNTESTED, f"'{name}' is not finite in either arm")
         return _verdict(Status.FAIL, f"'{name}' is not finite" + (", the reference is" if both_ran else ""))
+    if _not_finite(known):
+        return _verdict(Status.UNTESTED, f"invalid: '{name}' is not finite in the reference, and is in the challenger")
     return None
+
+
+def _not_finite(output: Output | None) -> bool:
+    return output is not None and output.against_oracle is not None and not output.against_oracle.finite
 
 
 def _finding(name: str, output: Output, known: Output | None, multiple: float) -> _Finding:
     against = output.against_oracle
     assert against is not None
+    if 0 in output.shape:
+        return _Finding(name, 0.0, f"'{name}' holds no values")
     epsilon = EPSILON.get(output.dtype, 0.0)
     floor = epsilon * against.reference_rms
     other = known.against_oracle if known is not None else None
-    if other is None or not other.finite:
+    if other is None or not _has_figures(other):
         rms_of, max_of, gain_of = NOMINAL * floor, NOMINAL * 4.5 * floor, 1.0
     else:
         rms_of, max_of, gain_of = other.rms_error, other.max_error, other.gain
@@ -115,15 +132,23 @@ def _finding(name: str, output: Output, known: Output | None, multiple: float) -
         f"gain {against.gain:.5f}, the reference's is {gain_of:.5f}": _share(
             abs(against.gain - gain_of), max(GAIN * epsilon, GAIN_LEAST)
         )
-        # A gradient that is all but zero has no direction to project on.
-        if against.reference_rms > 0 and math.isfinite(against.gain) and math.isfinite(gain_of)
+        # A gradient of zero has no direction to project on.
+        if against.reference_rms != 0
         else 0.0,
     }
     words, excess = max(shares.items(), key=lambda item: item[1])
     return _Finding(name, excess, f"'{name}' ({output.dtype}): {words}, {excess:.3g} times what is allowed")
 
 
+def _has_figures(other: Comparison) -> bool:
+    figures = [other.rms_error, other.max_error] + ([other.gain] if other.reference_rms != 0 else [])
+    return other.finite and other.same_shape and all(map(math.isfinite, figures))
+
+
 def _share(error: float, allowed: float) -> float:
+    """Return ``error`` in units of what is allowed; infinity for a NaN, which no comparison would ever find."""
+    if not (math.isfinite(error) and math.isfinite(allowed)) or error < 0:
+        return math.inf
     if error == 0.0:
         return 0.0
     return error / allowed if allowed > 0 else math.inf
@@ -132,10 +157,17 @@ def _share(error: float, allowed: float) -> float:
 def _note(outputs: dict[str, Output], asked: GateQuestion) -> str:
     if not asked.reference_ran:
         return "within the oracle's tolerance; the reference did not run"
-    changed = [name for name, o in outputs.items() if o.against_reference and not o.against_reference.bitwise_equal]
+    known = asked.other.examination.outputs if asked.other.examination else {}
+    changed = [name for name, output in outputs.items() if not _same_bytes(output, known.get(name))]
     if not changed:
         return "bitwise identical"
     return f"changed within tolerance: {', '.join(sorted(changed)[:4])}{' and more' if len(changed) > 4 else ''}"
+
+
+def _same_bytes(output: Output, known: Output | None) -> bool:
+    if output.against_reference is not None:
+        return output.against_reference.bitwise_equal
+    return known is not None and known.sha256 == output.sha256
 
 
 def _verdict(status: Status, reason: str, figure: Figure | None = None) -> Verdict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from farm.gates.question import GateQuestion
 from farm.model import Figure, Gate, Memory, Question, Status, Verdict
 
-__all__ = ["judge"]
+__all__ = ["judge", "over_budget"]
 
 #: Peaks that differ by less than a page run are one: allocators round.
 SLACK_BYTES = 64 * 1024
@@ -21,30 +21,59 @@ def judge(asked: GateQuestion) -> Verdict:
     challenger, reference = memories
     if challenger is None or reference is None:
         return _verdict(Status.UNTESTED, "peak memory was not measured")
+    over = over_budget(asked)
+    if over is not None:
+        return over
     process = _process(asked, challenger, reference)
-    budget = asked.tier.peak_memory_bytes
-    if budget is not None and challenger.process_peak_bytes and max(challenger.process_peak_bytes) > budget:
-        figure = Figure(name="process peak", value=max(challenger.process_peak_bytes), limit=budget, unit="bytes")
-        return _verdict(Status.FAIL, f"the process peaks at {_mib(figure.value)}, its budget is {_mib(budget)}", figure)
     above, below = challenger.allocator_peak_bytes, reference.allocator_peak_bytes
-    if not above or not below:
+    if above is None or below is None or above <= 0 or below <= 0:
         return _verdict(Status.UNTESTED, "sensor implausible: a step's peak of 0 or none at all", process)
+    if asked.question is Question.VERSION and process is None and _process_was_read(challenger, reference):
+        return _verdict(Status.UNTESTED, "sensor implausible: a process's peak of 0, or of one arm alone")
+    return _compared(asked, challenger, reference, process, above=above, below=below)
+
+
+def over_budget(asked: GateQuestion) -> Verdict | None:
+    """Return what speaks against the tier's absolute budget, which needs no reference; None where nothing does."""
+    budget = asked.tier.peak_memory_bytes
+    if budget is None:
+        return None
+    memory = asked.challenger.examination.memory if asked.challenger.examination else None
+    if memory is None:
+        return _verdict(Status.UNTESTED, "peak memory was not measured")
+    peaks = {"process": max(memory.process_peak_bytes, default=0)}
+    peaks |= {"reserved": memory.reserved_peak_bytes or 0, "step": memory.allocator_peak_bytes or 0}
+    name, peak = max(peaks.items(), key=lambda item: item[1])
+    if peak <= 0:
+        return _verdict(Status.UNTESTED, "sensor implausible: every peak is 0 or none at all")
+    if peak <= budget:
+        return None
+    figure = Figure(name=f"{name} peak", value=peak, limit=budget, unit="bytes")
+    return _verdict(Status.FAIL, f"the {name} peak is {_mib(peak)}, its budget is {_mib(budget)}", figure)
+
+
+def _compared(
+    asked: GateQuestion, challenger: Memory, reference: Memory, process: Figure | None, *, above: int, below: int
+) -> Verdict:
     limit = asked.tier.peak_memory_ratio
     figure = Figure(name="step peak ratio", value=above / below, limit=limit)
+    reserved = _reserved(challenger, reference)
     words = f"a step's peak is {_mib(above)}, was {_mib(below)}"
-    if above > below * limit + SLACK_BYTES:
-        return _verdict(Status.FAIL, f"{words}: beyond the limit", figure, process)
+    if not above <= below * limit + SLACK_BYTES:
+        return _verdict(Status.FAIL, f"{words}: beyond the limit", figure, process, reserved)
     if process is not None and asked.question is Question.VERSION:
         status = _process_status(challenger, reference, limit)
         if status is not Status.PASS:
             beyond = "beyond the limit" if status is Status.FAIL else "the repeats lie on both sides of the limit"
-            return _verdict(status, f"process peak {(process.value - 1) * 100:+.1f} %: {beyond}", process, figure)
-    return _verdict(Status.PASS, words, figure, process)
+            return _verdict(
+                status, f"process peak {(process.value - 1) * 100:+.1f} %: {beyond}", process, figure, reserved
+            )
+    return _verdict(Status.PASS, words, figure, process, reserved)
 
 
 def _process(asked: GateQuestion, challenger: Memory, reference: Memory) -> Figure | None:
     above, below = sorted(challenger.process_peak_bytes), sorted(reference.process_peak_bytes)
-    if not above or not below or below[0] <= 0:
+    if not above or not below or above[0] <= 0 or below[0] <= 0:
         return None
     return Figure(
         name="process peak ratio",
@@ -53,6 +82,16 @@ def _process(asked: GateQuestion, challenger: Memory, reference: Memory) -> Figu
         high=above[-1] / below[0],
         limit=asked.tier.peak_memory_ratio if asked.question is Question.VERSION else None,
     )
+
+
+def _process_was_read(challenger: Memory, reference: Memory) -> bool:
+    return bool(challenger.process_peak_bytes or reference.process_peak_bytes)
+
+
+def _reserved(challenger: Memory, reference: Memory) -> Figure | None:
+    """Return what the allocator holds beyond what lives, apart and not judged: a cache or a library's workspace."""
+    above, below = challenger.reserved_peak_bytes, reference.reserved_peak_bytes
+    return Figure(name="reserved peak ratio", value=above / below) if above and below else None
 
 
 def _process_status(challenger: Memory, reference: Memory, limit: float) -> Status:

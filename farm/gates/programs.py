@@ -25,6 +25,9 @@ def judge(asked: GateQuestion) -> Verdict:
     )
     if ended is not None:
         return ended
+    if not arm.compiled or not arm.reloaded:
+        program = "reloaded" if arm.compiled else "compiled"
+        return _verdict(Status.UNTESTED, f"no output of the {program} program was compared")
     wrong = _wrong(asked.challenger, arm)
     if wrong:
         return _verdict(Status.FAIL, wrong)
@@ -33,6 +36,9 @@ def judge(asked: GateQuestion) -> Verdict:
 
 def _figures(asked: GateQuestion, arm: CompileExport, reference: CompileExport) -> Verdict:
     tier = asked.tier
+    unread = _unread(arm) or (_unread(reference) if reference.compile_outcome is Outcome.OK else "")
+    if unread:
+        return _verdict(Status.UNTESTED, f"sensor implausible: {unread}")
     if arm.graph_breaks is not None and reference.graph_breaks is not None:
         more = arm.graph_breaks - reference.graph_breaks
         if more > tier.graph_breaks:
@@ -50,6 +56,15 @@ def _figures(asked: GateQuestion, arm: CompileExport, reference: CompileExport) 
     if cold.value > tier.compile_ratio * ONE_SHOT:
         return _verdict(Status.FAIL, f"{seconds}: beyond the limit", cold, *others)
     return _verdict(Status.INCONCLUSIVE, f"{seconds}: beyond the limit, but one measurement each", cold, *others)
+
+
+def _unread(program: CompileExport) -> str:
+    """Return what a compilation that went well must have told and did not."""
+    if program.graph_breaks is None or program.graph_breaks < 0:
+        return "graph breaks were not counted"
+    if program.cold_ns is None or program.cold_ns <= 0:
+        return "a first call of 0 s or none at all"
+    return ""
 
 
 def _ended(what: str, outcome: Outcome, reason: str, reference: Outcome) -> Verdict | None:
@@ -75,7 +90,7 @@ def _wrong(result: ArmResult, arm: CompileExport) -> str:
 
 
 def _ratio(name: str, above: int | None, below: int | None, limit: float | None) -> Figure | None:
-    return Figure(name=name, value=above / below, limit=limit) if above and below else None
+    return Figure(name=name, value=above / below, limit=limit) if above and below and above > 0 and below > 0 else None
 
 
 def _verdict(status: Status, reason: str, figure: Figure | None = None, *others: Figure) -> Verdict:

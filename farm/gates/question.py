@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from farm.model import ArmResult, Cell, CellResult, Gate, Outcome, Question, Status, Tier, Verdict
 
@@ -26,6 +27,8 @@ class GateQuestion:
     rehearsal: CellResult | None = None
     """The rehearsal of the same capability."""
     why_no_rehearsal: str = "no rehearsal was run"
+    known: dict[tuple[str, ...], Any] = field(default_factory=dict, compare=False)
+    """What was worked out of this cell's restarts already, for whichever tier: samples are unpacked once."""
 
     @property
     def challenger(self) -> ArmResult:
@@ -65,7 +68,12 @@ def blocked(gate: Gate, asked: GateQuestion, *, relative: bool) -> Verdict | Non
         return verdict(Status.UNTESTED, f"both arms ended: {asked.arm} {arm.outcome}: {arm.reason}")
     if arm.outcome is not Outcome.OK:
         return verdict(Status.FAIL, f"{asked.arm} {arm.outcome}: {arm.reason}")
+    if relative and asked.question is Question.FEATURE:
+        return verdict(Status.UNTESTED, f"no gain to measure: {_ended(asked.reference, reference)}")
     if relative:
-        fixed = f"fixed by the candidate: {asked.reference} {reference.outcome}: {reference.reason}"
-        return verdict(Status.NOT_APPLICABLE, fixed)
+        return verdict(Status.NOT_APPLICABLE, f"fixed by the candidate: {_ended(asked.reference, reference)}")
     return None
+
+
+def _ended(name: str, result: ArmResult) -> str:
+    return f"{name} {result.outcome}: {result.reason}"

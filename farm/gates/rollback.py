@@ -13,9 +13,13 @@ def judge(asked: GateQuestion) -> Verdict:
     if asked.question is Question.FEATURE:
         return _verdict(Status.NOT_APPLICABLE, "a path is turned off, not uninstalled")
     result = asked.rehearsal
-    if result is None or result.rehearsal is None:
+    if result is None:
         return _verdict(Status.UNTESTED, asked.why_no_rehearsal)
+    if not result.validity.valid:
+        return _verdict(Status.UNTESTED, f"invalid: {'; '.join(result.validity.reasons)}")
     rehearsal = result.rehearsal
+    if rehearsal is None:
+        return _verdict(Status.UNTESTED, "the worker answered without a rehearsal")
     if rehearsal.outcome is Outcome.NO_ENVIRONMENT:
         return _verdict(Status.UNTESTED, rehearsal.reason)
     seconds = rehearsal.duration_ns / 1e9
@@ -24,7 +28,11 @@ def judge(asked: GateQuestion) -> Verdict:
         return _verdict(Status.FAIL, rehearsal.reason or str(rehearsal.outcome), figure)
     if rehearsal.mismatches or not rehearsal.control_equal:
         return _verdict(Status.FAIL, "the rehearsal proved nothing: installed or computed is not the baseline", figure)
-    if seconds > asked.tier.rollback_s:
+    if seconds <= 0 or min(rehearsal.steps_ns.values()) < 0:
+        return _verdict(Status.UNTESTED, f"sensor implausible: back in {seconds:.1f} s", figure)
+    if not rehearsal.network_off_by:
+        return _verdict(Status.UNTESTED, "nothing says that the network was off", figure)
+    if not seconds <= asked.tier.rollback_s:
         return _verdict(Status.FAIL, f"back in {seconds:.1f} s: beyond the limit", figure)
     return _verdict(Status.PASS, f"back in {seconds:.1f} s without a network, control bitwise as before", figure)
 

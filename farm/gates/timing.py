@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
 
 from farm.gates.question import GateQuestion
-from farm.model import Figure, Gate, Question, Status, Verdict
+from farm.model import Figure, Gate, Question, Restart, Status, Verdict, unpack_ns
 from farm.statistics import (
     Interval,
     Quantity,
@@ -15,7 +19,9 @@ from farm.statistics import (
     two_modes,
 )
 
-__all__ = ["latency", "throughput"]
+__all__ = ["implausible", "latency", "throughput"]
+
+Found = TypeVar("Found")
 
 
 def latency(asked: GateQuestion) -> Verdict:
@@ -24,9 +30,9 @@ def latency(asked: GateQuestion) -> Verdict:
     The version question asks for no worse than the limit; the feature question asks the median for the gain that the
     tier set beforehand, or for its gain in memory at a median that is no worse.
     """
-    modes = _modes(Gate.LATENCY, asked)
-    if modes is not None:
-        return modes
+    unusable = _unusable(Gate.LATENCY, asked)
+    if unusable is not None:
+        return unusable
     tier = asked.tier
     gain = asked.question is Question.FEATURE and not _memory_earns(asked)
     p50_limit = tier.feature_gain if gain else tier.p50_ratio
@@ -39,15 +45,22 @@ def latency(asked: GateQuestion) -> Verdict:
 
 
 def throughput(asked: GateQuestion) -> Verdict:
-    """Return the verdict on items per second: no fewer than the tier's ratio."""
-    modes = _modes(Gate.THROUGHPUT, asked)
-    if modes is not None:
-        return modes
-    limit = asked.tier.throughput_ratio
+    """Return the verdict on items per second: no fewer than the tier's ratio.
+
+    The feature question asks it for the gain where the tier does not ask its latency.
+    """
+    unusable = _unusable(Gate.THROUGHPUT, asked)
+    if unusable is not None:
+        return unusable
+    gain = asked.question is Question.FEATURE and Gate.LATENCY not in asked.tier.required and not _memory_earns(asked)
+    limit = 1 / asked.tier.feature_gain if gain else asked.tier.throughput_ratio
     interval = _interval(asked, "mean")
     if interval is None:
         return Verdict(gate=Gate.THROUGHPUT, status=Status.UNTESTED, reason="no restart measured both arms")
     items = _items(asked)
+    if items is None:
+        reason = "sensor implausible: a step of 0 items"
+        return Verdict(gate=Gate.THROUGHPUT, status=Status.UNTESTED, reason=reason)
     low = items / interval.high if math.isfinite(interval.high) else None
     high = items / interval.low if interval.low > 0 else None
     figure = Figure(name="throughput ratio", value=items / interval.value, low=low, high=high, limit=limit)
@@ -55,7 +68,7 @@ def throughput(asked: GateQuestion) -> Verdict:
         status = Status.INCONCLUSIVE
     else:
         status = Status.PASS if low >= limit else Status.FAIL if high < limit else Status.INCONCLUSIVE
-    return _worst(Gate.THROUGHPUT, asked, [(status, figure, "throughput")], asks_gain=False)
+    return _worst(Gate.THROUGHPUT, asked, [(status, figure, "throughput")], asks_gain=gain)
 
 
 def _part(asked: GateQuestion, quantity: Quantity, limit: float) -> tuple[Status, Figure | None, str]:
@@ -80,8 +93,8 @@ def _figure(asked: GateQuestion, quantity: Quantity, limit: float | None) -> Fig
 
 def _interval(asked: GateQuestion, quantity: Quantity) -> Interval | None:
     assert asked.result is not None
-    alpha = asked.cell.measuring.alpha
-    return ratio_interval(asked.result.restarts, asked.arm, asked.reference, quantity, alpha)
+    restarts, alpha = asked.result.restarts, asked.cell.measuring.alpha
+    return _once(asked, quantity, lambda: ratio_interval(restarts, asked.arm, asked.reference, quantity, alpha))
 
 
 def _worst(
@@ -122,10 +135,47 @@ def _percent(ratio: float) -> str:
     return f"{(ratio - 1) * 100:+.1f} %"
 
 
+def implausible(restarts: Sequence[Restart], arms: Sequence[str]) -> str:
+    """Return what no clock can have said of ``arms``: a step of 0 ns or less, a window without steps; else nothing."""
+    for restart in restarts:
+        for name in arms:
+            for window in restart.arms[name].windows if name in restart.arms else ():
+                try:
+                    # A negative time of a clock that went back is a huge number among unsigned ones.
+                    samples = unpack_ns(window.steps_ns).astype(np.int64)
+                except ValueError as error:
+                    return f"{name}: {error}"
+                if not len(samples):
+                    return f"sensor implausible: a window of {name} holds no steps"
+                if samples.min() <= 0:
+                    return f"sensor implausible: a step of {name} took {samples.min()} ns"
+    return ""
+
+
+def _once(asked: GateQuestion, what: str, work: Callable[[], Found]) -> Found:
+    """Return what ``work`` gives for this pair of arms; it is the same for every tier, and done for the first."""
+    key = (asked.arm, asked.reference, what)
+    if key not in asked.known:
+        asked.known[key] = work()
+    found: Found = asked.known[key]
+    return found
+
+
+def _unusable(gate: Gate, asked: GateQuestion) -> Verdict | None:
+    """Return the verdict where times cannot be what they say, or fall into two modes; None where they can be judged."""
+    assert asked.result is not None
+    restarts = asked.result.restarts
+    reason = _once(asked, "implausible", lambda: implausible(restarts, (asked.arm, asked.reference)))
+    if reason:
+        return Verdict(gate=gate, status=Status.UNTESTED, reason=f"invalid: {reason}")
+    return _modes(gate, asked)
+
+
 def _modes(gate: Gate, asked: GateQuestion) -> Verdict | None:
     """Return the verdict where the ratio falls into two modes: a mean of both is a number that never happens."""
     assert asked.result is not None
-    ratios = restart_log_ratios(asked.result.restarts, asked.arm, asked.reference, "p50")
+    restarts = asked.result.restarts
+    ratios = _once(asked, "ratios", lambda: restart_log_ratios(restarts, asked.arm, asked.reference, "p50"))
     modes = two_modes([math.exp(ratio) for ratio in ratios])
     if modes is None:
         return None
@@ -133,12 +183,15 @@ def _modes(gate: Gate, asked: GateQuestion) -> Verdict | None:
     return Verdict(gate=gate, status=Status.UNTESTED, reason=reason)
 
 
-def _items(asked: GateQuestion) -> float:
-    """Return how many items the challenger's step has for each of the reference's."""
+def _items(asked: GateQuestion) -> float | None:
+    """Return how many items the challenger's step has for each of the reference's; None where that cannot be."""
     arm, reference = asked.challenger.examination, asked.other.examination
-    if arm is None or reference is None or not reference.items_per_step:
+    if arm is None or reference is None:
         return 1.0
-    return arm.items_per_step / reference.items_per_step
+    counts = (arm.items_per_step, reference.items_per_step)
+    if not all(math.isfinite(count) and count > 0 for count in counts):
+        return None
+    return counts[0] / counts[1]
 
 
 def _memory_earns(asked: GateQuestion) -> bool:
@@ -148,4 +201,4 @@ def _memory_earns(asked: GateQuestion) -> bool:
     if wanted is None or arm is None or reference is None or arm.memory is None or reference.memory is None:
         return False
     above, below = arm.memory.allocator_peak_bytes, reference.memory.allocator_peak_bytes
-    return bool(above and below and above / below <= wanted)
+    return above is not None and below is not None and above > 0 and below > 0 and above / below <= wanted

@@ -1,0 +1,262 @@
+"""One cell with everything behind its figures: arms, machine, phases, the way back."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from farm.model import Arm, ArmResult, Cell, CellResult, Comparison, Evidence, Judgement, Rehearsal
+from farm.report.environments import EnvironmentView, environment_views
+from farm.report.pairs import PairView, pair_views
+from farm.report.text import anchor, fact, mebibytes, percent, plural, seconds
+
+__all__ = ["ArmView", "CellView", "RehearsalView", "cell_anchor", "cell_view"]
+
+Rows = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class ArmView:
+    name: str
+    path: str
+    outcome: str
+    reason: str
+    command: str
+    facts: Rows
+    figures: Rows
+    """Memory, compile and export, items, the path that really ran."""
+    outputs: tuple[tuple[str, str, str, str], ...]
+    """(name, dtype and shape, against the oracle, against the reference)."""
+    log_tail: str
+
+
+@dataclass(frozen=True)
+class RehearsalView:
+    """The way back, walked."""
+
+    outcome: str
+    facts: Rows
+    steps: Rows
+    reinstalled: tuple[str, ...]
+    mismatches: tuple[str, ...]
+    last_words: str
+
+
+@dataclass(frozen=True)
+class CellView:
+    id: str
+    anchor: str
+    kind: str
+    state: str
+    """"valid", "invalid: …" or "no result: …"."""
+    state_chip: str
+    overhead: str
+    pairs: tuple[PairView, ...]
+    arms: tuple[ArmView, ...]
+    environments: tuple[EnvironmentView, ...]
+    question: Rows
+    """Parameters and control."""
+    host: Rows
+    measuring: Rows
+    phases: Rows
+    moved: tuple[str, ...]
+    warnings: tuple[str, ...]
+    caveats: tuple[str, ...]
+    rehearsal: RehearsalView | None
+
+
+def cell_anchor(cell_id: str) -> str:
+    """Return the id of a cell's section."""
+    return anchor("cell", cell_id)
+
+
+def cell_view(evidence: Evidence, judgement: Judgement, cell: Cell) -> CellView:
+    """Return everything known of ``cell``."""
+    result = next((found for found in evidence.results if found.cell_id == cell.id), None)
+    state, chip = _state(result, evidence.unfinished.get(cell.id, "not run"))
+    return CellView(
+        id=cell.id,
+        anchor=cell_anchor(cell.id),
+        kind=cell.kind,
+        state=state,
+        state_chip=chip,
+        overhead=_overhead(result) if result else "",
+        pairs=pair_views(judgement, cell.id, result, evidence.plan.tiers),
+        arms=tuple(_arm_view(arm, result) for arm in cell.arms),
+        environments=environment_views(evidence.plan, cell, result),
+        question=_question(cell),
+        host=_host(result) if result else (),
+        measuring=_measuring(cell, result),
+        phases=tuple((name, seconds(ns)) for name, ns in result.phases_ns.items()) if result else (),
+        moved=result.moved_packages if result else (),
+        warnings=_warnings(cell, result),
+        caveats=cell.caveats,
+        rehearsal=_rehearsal(result.rehearsal) if result and result.rehearsal else None,
+    )
+
+
+def _state(result: CellResult | None, why_none: str) -> tuple[str, str]:
+    if result is None:
+        return f"no result: {why_none}", "untested"
+    if result.validity.valid:
+        return "valid", "valid"
+    return f"invalid: {'; '.join(result.validity.reasons)}", "invalid"
+
+
+def _overhead(result: CellResult) -> str:
+    """Return the share of wall time that no measured window holds; "" where nothing was to be measured."""
+    if not result.measured_ns or not result.wall_ns:
+        return ""
+    inside = percent(result.measured_ns, result.wall_ns)
+    outside = percent(result.wall_ns - result.measured_ns, result.wall_ns)
+    return f"{outside} ({inside} of {seconds(result.wall_ns)} inside measured windows)"
+
+
+def _arm_view(arm: Arm, result: CellResult | None) -> ArmView:
+    ended = result.arms.get(arm.name) if result else None
+    if ended is None:
+        return ArmView(arm.name, arm.path, "untested", "no result", "", (), (), (), "")
+    return ArmView(
+        name=arm.name,
+        path=arm.path,
+        outcome=ended.outcome.value,
+        reason=ended.reason,
+        command=shlex.join(ended.command),
+        facts=tuple((name, fact(value)) for name, value in ended.facts.items()),
+        figures=_figures(ended),
+        outputs=_outputs(ended),
+        log_tail=ended.log_tail,
+    )
+
+
+def _figures(ended: ArmResult) -> Rows:
+    rows: list[tuple[str, str]] = []
+    examined, programs = ended.examination, ended.compile_export
+    if examined is not None:
+        rows += [("path that ran", examined.path_ran), ("items a step", f"{examined.items_per_step:g} {examined.item}")]
+        repeats = len(examined.repeat_digests)
+        rows.append(("distinct results of repeats", f"{len(set(examined.repeat_digests))} of {repeats}"))
+        if examined.memory is not None:
+            memory = examined.memory
+            rows.append(("peak of a step", mebibytes(memory.allocator_peak_bytes)))
+            rows.append(("reserved peak", mebibytes(memory.reserved_peak_bytes)))
+            rows.append(("process peaks", ", ".join(mebibytes(peak) for peak in memory.process_peak_bytes)))
+    if programs is not None:
+        rows += [
+            ("compile", f"{programs.compile_outcome} {programs.compile_reason}".strip()),
+            ("graphs, graph breaks", _both(programs.graphs, programs.graph_breaks)),
+            ("cold first call", seconds(programs.cold_ns)),
+            ("warm first call", seconds(programs.warm_ns)),
+            ("export", f"{programs.export_outcome} {programs.export_reason}".strip()),
+            ("exported program", mebibytes(programs.export_bytes)),
+        ]
+    return tuple((name, value) for name, value in rows if value)
+
+
+def _both(one: int | None, other: int | None) -> str:
+    return "" if one is None and other is None else f"{one}, {other}"
+
+
+def _outputs(ended: ArmResult) -> tuple[tuple[str, str, str, str], ...]:
+    if ended.examination is None:
+        return ()
+    return tuple(
+        (
+            name,
+            f"{output.dtype} {'×'.join(map(str, output.shape)) or 'scalar'}",
+            _error(output.against_oracle),
+            _error(output.against_reference),
+        )
+        for name, output in ended.examination.outputs.items()
+    )
+
+
+def _error(compared: Comparison | None) -> str:
+    if compared is None:
+        return ""
+    if not compared.same_shape:
+        return "another shape"
+    if not compared.finite:
+        return "not finite" if compared.reference_finite else "not finite, nor is the other"
+    if compared.bitwise_equal:
+        return "bitwise equal"
+    return f"rms error {compared.rms_error:.3g}, greatest {compared.max_error:.3g}, gain {compared.gain:.6g}"
+
+
+def _question(cell: Cell) -> Rows:
+    control = cell.control
+    return (
+        ("workload", f"{cell.workload}, case {cell.case}, track {cell.track}"),
+        ("production shape", "yes" if cell.production_shape else "no"),
+        ("capability", cell.capability),
+        ("parameters", ", ".join(f"{name} {value}" for name, value in cell.parameters.items())),
+        ("workload digest", control.workload_digest),
+        ("seed", str(control.seed)),
+        ("environment variables", ", ".join(f"{k}={v}" for k, v in control.environment_variables.items())),
+        ("control", f"broken: {cell.broken_control}" if cell.broken_control else "kept"),
+    )
+
+
+def _host(result: CellResult) -> Rows:
+    host = result.host
+    return (
+        ("host", host.name),
+        ("processor", f"{host.cpu}, {host.cores} cores, {mebibytes(host.memory_bytes)}"),
+        ("system", f"{host.os}, {host.platform}, Python {host.python}"),
+        ("capabilities", ", ".join(host.capabilities)),
+        ("worker", f"{result.worker}, attempt {result.attempt}, started {result.started}"),
+    )
+
+
+def _measuring(cell: Cell, result: CellResult | None) -> Rows:
+    if cell.kind == "rehearsal":
+        return (("wall time", seconds(result.wall_ns)),) if result else ()
+    asked = cell.measuring
+    rows = [
+        ("looks after restarts", ", ".join(map(str, asked.looks))),
+        ("one-sided error", f"{asked.alpha:g}"),
+        ("window, restart, budget", f"{asked.window_ms:g} ms, {asked.restart_s:g} s, {asked.budget_s:g} s"),
+        ("threads", str(asked.threads)),
+    ]
+    if result is not None:
+        rows += [
+            ("restarts", str(len(result.restarts))),
+            ("stopped because", result.stopped_because),
+            ("overhead", _overhead(result)),
+            ("wall time", seconds(result.wall_ns)),
+        ]
+    return tuple((name, value) for name, value in rows if value)
+
+
+def _warnings(cell: Cell, result: CellResult | None) -> tuple[str, ...]:
+    found = [f"control broken: {cell.broken_control}"] if cell.broken_control else []
+    if result is None:
+        return tuple(found)
+    for name, ended in result.arms.items():
+        if ended.examination is not None:
+            found += [f"{name}: {warning}" for warning in ended.examination.warnings]
+    unsteady = sum(restart.unsteady for restart in result.restarts)
+    if unsteady:
+        found.append(f"{plural(unsteady, 'restart')} of {len(result.restarts)} drifted by more than 2 %")
+    cold = sum(not timing.steady for restart in result.restarts for timing in restart.arms.values())
+    if cold:
+        found.append(f"{plural(cold, 'warm-up')} ended at the cap without a steady state")
+    return tuple(dict.fromkeys(found))
+
+
+def _rehearsal(walked: Rehearsal) -> RehearsalView:
+    equal = {True: "bitwise as before the upgrade", False: "differ", None: "not compared"}[walked.control_equal]
+    facts = (
+        ("back after", seconds(walked.duration_ns)),
+        ("network off by", walked.network_off_by),
+        ("control outputs", equal),
+        ("reason", walked.reason),
+    )
+    return RehearsalView(
+        outcome=walked.outcome.value,
+        facts=tuple((name, value) for name, value in facts if value),
+        steps=tuple((name, seconds(ns)) for name, ns in walked.steps_ns.items()),
+        reinstalled=walked.reinstalled,
+        mismatches=walked.mismatches,
+        last_words=walked.last_words,
+    )

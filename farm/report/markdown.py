@@ -1,0 +1,125 @@
+"""A report as Markdown: for pull requests and notes, tables and no pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from farm.model import Evidence, Judgement
+from farm.report.cells import CellView
+from farm.report.pairs import arm_samples
+from farm.report.text import printable
+from farm.report.view import ReportView, report_view
+
+__all__ = ["to_markdown"]
+
+
+def to_markdown(evidence: Evidence, judgement: Judgement) -> str:
+    """Return the whole report but its pictures, log tails and locks, which the page has."""
+    view = report_view(evidence, judgement)
+    parts = [*_head(view), *_decisions(view)]
+    for cell in view.cells:
+        parts += _cell(evidence, cell)
+    parts += _run(view)
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _head(view: ReportView) -> list[str]:
+    tiers = [(tier.tier, f"**{tier.decision}**", tier.reason, tier.keep_apart) for tier in view.tiers]
+    untested = [f"backend {backend.backend} untested: {backend.reason}" for backend in view.untested]
+    return [
+        f"# {_plain(view.title)}",
+        f"Asked: {_plain(view.asked)}.",
+        f"**{_plain(view.coverage)}**",
+        _bullets([*untested, *(f"no result: {line}" for line in view.unfinished)]),
+        _bullets(f"**alarm**: {alarm}" for alarm in view.alarms),
+        _table(("tier", "decision", "why", "keep apart"), tiers),
+    ]
+
+
+def _decisions(view: ReportView) -> list[str]:
+    rows = [
+        (
+            row.subject,
+            row.backend,
+            row.tiers,
+            f"**{row.decision}**",
+            row.decided_by,
+            f"{row.figure_name} {row.figure}".strip(),
+            "; ".join((row.reason, *row.warnings)),
+            row.would_change,
+        )
+        for row in view.decisions
+    ]
+    headers = ("workload", "backend", "tier", "decision", "decided by", "figure", "why", "what would change it")
+    return ["## Decisions", _table(headers, rows)]
+
+
+def _cell(evidence: Evidence, cell: CellView) -> list[str]:
+    parts = [f"## Cell {_plain(cell.id)}", _plain(cell.state)]
+    for pair in cell.pairs:
+        rows = [(v.gate, v.status, v.tiers, v.required_by, "; ".join(v.figures), v.reason) for v in pair.verdicts]
+        parts += [
+            f"### {_plain(pair.title)}",
+            _table(("gate", "verdict", "tiers", "required by", "figures", "reason"), rows),
+        ]
+    arms = [(arm.name, arm.path, arm.outcome, arm.reason, *_times(evidence, cell.id, arm.name)) for arm in cell.arms]
+    if cell.kind == "rehearsal":
+        arms = [(*row[:4], "", "") for row in arms]
+    parts.append(_table(("arm", "path", "outcome", "reason", "median, ms", "p95, ms"), arms))
+    if cell.rehearsal is not None:
+        walked = cell.rehearsal
+        parts += [
+            _table(("the way back", ""), [("outcome", walked.outcome), *walked.facts]),
+            _table(("step", "duration"), walked.steps),
+            _bullets([*walked.reinstalled, *(f"mismatch: {line}" for line in walked.mismatches)]),
+        ]
+    environments = [(e.arms, e.release, e.wheel, e.sha256, e.python) for e in cell.environments]
+    facts = [*cell.host, *cell.measuring, *((f"phase {name}", spent) for name, spent in cell.phases)]
+    parts += [
+        _table(("arms", "release", "wheel", "sha256", "python"), environments),
+        _table(("evidence", ""), facts),
+        _bullets(f"moved with torch: {line}" for line in cell.moved),
+        _bullets(f"warning: {line}" for line in cell.warnings),
+        _bullets(f"caveat: {line}" for line in cell.caveats),
+    ]
+    return parts
+
+
+def _times(evidence: Evidence, cell_id: str, arm: str) -> tuple[str, str]:
+    result = next((found for found in evidence.results if found.cell_id == cell_id), None)
+    steps = arm_samples(result, arm).steps_ms if result else np.empty(0)
+    if not len(steps):
+        return "", ""
+    median, p95 = np.quantile(steps, [0.5, 0.95])
+    return f"{median:.3f}", f"{p95:.3f}"
+
+
+def _run(view: ReportView) -> list[str]:
+    return [
+        "## Run",
+        _table(("", ""), view.facts),
+        _bullets(view.notes),
+        "## Caveats" if view.caveats else "",
+        _bullets(view.caveats),
+        "## Reproduce",
+        f"```\n{view.reproduce}\n```",
+    ]
+
+
+def _table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table, or "" without rows."""
+    lines = [f"| {' | '.join(_plain(cell) for cell in row)} |" for row in rows]
+    if not lines:
+        return ""
+    return "\n".join([f"| {' | '.join(headers)} |", f"|{' --- |' * len(headers)}", *lines])
+
+
+def _bullets(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {_plain(line)}" for line in lines)
+
+
+def _plain(text: str) -> str:
+    """Return ``text`` on one line, unable to end a table's cell, to open a tag or to load a picture."""
+    return printable(text).replace("|", "\\|").replace("<", "&lt;").replace("](", "]\\(")

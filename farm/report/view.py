@@ -1,0 +1,274 @@
+"""Evidence and its judgement as rows and strings: every format of a report shows these and nothing else."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from farm.model import Coverage, Decision, DecisionRow, Evidence, Judgement, RunState, Side
+from farm.report.cells import CellView, cell_anchor, cell_view
+from farm.report.environments import LockView, lock_views
+from farm.report.text import anchor, figure_text, plural
+
+__all__ = [
+    "BackendView",
+    "DecisionView",
+    "ReportView",
+    "TierView",
+    "asked",
+    "backend_views",
+    "coverage_head",
+    "decision_views",
+    "decision_words",
+    "report_view",
+    "reproduce_command",
+    "run_facts",
+    "tier_views",
+    "unfinished_views",
+]
+
+
+@dataclass(frozen=True)
+class BackendView:
+    """A backend that nothing ran on."""
+
+    backend: str
+    reason: str
+    anchor: str
+
+
+@dataclass(frozen=True)
+class DecisionView:
+    """A decision on one workload or path and backend, for all the tiers that decide alike."""
+
+    subject: str
+    """Workload, with its path where the row is about a new one: "flex_attention, path flex"."""
+    question: str
+    backend: str
+    tiers: str
+    decision: str
+    """In words: "adopt", "defer (would adopt)"."""
+    chip: str
+    """The bare decision: what a style may hang on."""
+    decided_by: str
+    """A gate, or "" where none decided."""
+    figure_name: str
+    figure: str
+    """"1.004 [0.991, 1.012] limit 1.030"."""
+    short_figure: str
+    """The same, limits that differ from tier to tier as a range."""
+    reason: str
+    would_change: str
+    warnings: tuple[str, ...]
+    cell_id: str
+    anchor: str
+
+
+@dataclass(frozen=True)
+class TierView:
+    tier: str
+    description: str
+    decision: str
+    chip: str
+    reason: str
+    keep_apart: str
+    limits: tuple[tuple[str, str, str], ...]
+    """(name, number, why it is what it is), for numbers that the matrix gives a reason for."""
+
+    @property
+    def line(self) -> str:
+        """The tier in one line."""
+        apart = f"; keep apart: {self.keep_apart}" if self.keep_apart else ""
+        return f"{self.tier}: {self.decision}, {self.reason}{apart}"
+
+
+@dataclass(frozen=True)
+class ReportView:
+    """A whole report."""
+
+    title: str
+    asked: str
+    coverage: str
+    untested: tuple[BackendView, ...]
+    unfinished: tuple[str, ...]
+    decisions: tuple[DecisionView, ...]
+    tiers: tuple[TierView, ...]
+    alarms: tuple[str, ...]
+    caveats: tuple[str, ...]
+    notes: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...]
+    locks: tuple[LockView, ...]
+    cells: tuple[CellView, ...]
+    reproduce: str
+
+
+def report_view(evidence: Evidence, judgement: Judgement) -> ReportView:
+    """Return everything that a page shows of ``evidence`` and ``judgement``."""
+    return ReportView(
+        title=f"{releases(evidence, Side.CANDIDATE)} against {releases(evidence, Side.BASELINE)}",
+        asked=asked(evidence),
+        coverage=coverage_head(judgement.coverage),
+        untested=backend_views(judgement.coverage),
+        unfinished=unfinished_views(evidence),
+        decisions=decision_views(judgement.rows),
+        tiers=tier_views(evidence, judgement),
+        alarms=judgement.alarms,
+        caveats=evidence.plan.caveats,
+        notes=resolution_notes(evidence),
+        facts=run_facts(evidence, judgement),
+        locks=lock_views(evidence.plan),
+        cells=tuple(cell_view(evidence, judgement, cell) for cell in evidence.plan.cells),
+        reproduce=reproduce_command(evidence),
+    )
+
+
+def releases(evidence: Evidence, side: Side) -> str:
+    """Return the releases of one side, "2.13.0+cpu"; more than one where platforms differ in build variant."""
+    plan = evidence.plan
+    found = dict.fromkeys(
+        release.identity for name, release in plan.releases.items() if name.partition("@")[0] == side.value
+    )
+    return " and ".join(found) or f"{plan.requested.get(side.value, side.value)} (no environment)"
+
+
+def asked(evidence: Evidence) -> str:
+    """Return what was asked, in one line."""
+    plan = evidence.plan
+    typed = ", ".join(f"{name} {what}" for name, what in plan.requested.items())
+    same = "; an A/A run: both arms are one wheel" if plan.aa else ""
+    return (
+        f"candidate {releases(evidence, Side.CANDIDATE)} against baseline {releases(evidence, Side.BASELINE)}, "
+        f"suite {plan.suite}, backends {', '.join(plan.requested_backends) or 'none'} (asked for: {typed}){same}"
+    )
+
+
+def coverage_head(coverage: Coverage) -> str:
+    """Return "5 cells: 4 comparable, 1 invalid": how much was compared, before any decision is read."""
+    parts = [f"{coverage.comparable} comparable"]
+    parts += [
+        f"{count} {words}"
+        for count, words in (
+            (coverage.invalid, "invalid"),
+            (coverage.missing_on_candidate, "missing on the candidate"),
+            (coverage.missing_on_baseline, "missing on the baseline"),
+            (coverage.not_run, "not run"),
+        )
+        if count
+    ]
+    return f"{plural(coverage.cells, 'cell')}: {', '.join(parts)}"
+
+
+def backend_views(coverage: Coverage) -> tuple[BackendView, ...]:
+    """Return the backends that nothing ran on, with their reasons."""
+    return tuple(
+        BackendView(backend, reason, anchor("backend", backend))
+        for backend, reason in coverage.untested_backends.items()
+    )
+
+
+def unfinished_views(evidence: Evidence) -> tuple[str, ...]:
+    """Return a line for every cell without a result."""
+    return tuple(f"{cell}: {reason}" for cell, reason in evidence.unfinished.items())
+
+
+def decision_words(decision: Decision, would: Decision | None) -> str:
+    """Return "defer (would adopt)" where the decision was held back, else the bare decision."""
+    return f"{decision} (would {would})" if would is not None else str(decision)
+
+
+def decision_views(rows: Iterable[DecisionRow]) -> tuple[DecisionView, ...]:
+    """Return the rows, one workload's together; tiers that decide alike for the same reason share a row."""
+    subjects: dict[tuple[str, ...], dict[tuple[object, ...], list[DecisionRow]]] = {}
+    for row in rows:
+        subject = (row.question, row.workload, row.path, row.backend)
+        shown = (row.figure.name, row.figure.value, row.figure.low, row.figure.high) if row.figure else None
+        alike = (row.decision, row.would, row.decided_by, row.cell_id, row.reason, shown)
+        subjects.setdefault(subject, {}).setdefault(alike, []).append(row)
+    return tuple(_decision_view(group) for groups in subjects.values() for group in groups.values())
+
+
+def _decision_view(group: Sequence[DecisionRow]) -> DecisionView:
+    row = group[0]
+    limits = [(other.figure.limit if other.figure else None, other.tier) for other in group]
+    warnings = dict.fromkeys(warning for other in group for warning in other.warnings)
+    return DecisionView(
+        subject=f"{row.workload}, path {row.path}" if row.path else row.workload,
+        question=row.question.value,
+        backend=row.backend,
+        tiers=", ".join(other.tier for other in group),
+        decision=decision_words(row.decision, row.would),
+        chip=row.decision.value,
+        decided_by=row.decided_by.value if row.decided_by else "",
+        figure_name=row.figure.name if row.figure else "",
+        figure=figure_text(row.figure, limits),
+        short_figure=figure_text(row.figure, limits, short=True),
+        reason=row.reason,
+        would_change=row.would_change,
+        warnings=tuple(warnings),
+        cell_id=row.cell_id or "",
+        anchor=cell_anchor(row.cell_id) if row.cell_id else _where_untested(row),
+    )
+
+
+def _where_untested(row: DecisionRow) -> str:
+    return anchor("backend", row.backend) if row.reason.startswith("untested") else "coverage"
+
+
+def tier_views(evidence: Evidence, judgement: Judgement) -> tuple[TierView, ...]:
+    """Return every tier's decision, with the reasons that its matrix gives for its limits."""
+    tiers = {tier.name: tier for tier in evidence.plan.tiers}
+    found = []
+    for decided in judgement.tiers:
+        tier = tiers.get(decided.tier)
+        reasons = tier.reason if tier else {}
+        found.append(
+            TierView(
+                tier=decided.tier,
+                description=tier.description if tier else "",
+                decision=decision_words(decided.decision, decided.would),
+                chip=decided.decision.value,
+                reason=decided.reason,
+                keep_apart=", ".join(decided.keep_apart),
+                limits=tuple((name, str(getattr(tier, name, "")), why) for name, why in reasons.items()),
+            )
+        )
+    return tuple(found)
+
+
+def resolution_notes(evidence: Evidence) -> tuple[str, ...]:
+    """Return how releases were resolved, and which environments were refused."""
+    refused = [
+        f"{r.side} on {r.platform}: no environment: {r.reason}" + (f" ({r.last_words.strip()})" if r.last_words else "")
+        for r in evidence.plan.refused
+    ]
+    return (*evidence.plan.resolution_notes, *refused)
+
+
+def run_facts(evidence: Evidence, judgement: Judgement) -> tuple[tuple[str, str], ...]:
+    """Return what identifies the run: its id, digests and sources."""
+    plan = evidence.plan
+    names = ", ".join(f"{name} = {version}" for name, version in plan.versions.items())
+    facts = [
+        ("run", evidence.run_id),
+        ("state", _state(evidence)),
+        ("created", plan.created),
+        ("plan digest", judgement.plan_digest),
+        ("matrix digest", judgement.matrix_digest),
+        ("matrix source", plan.matrix_source),
+        ("names in the matrix", names),
+        ("seed", str(plan.seed)),
+        ("results kept and not counted", str(len(evidence.extras)) if evidence.extras else ""),
+    ]
+    return tuple((name, value) for name, value in facts if value)
+
+
+def _state(evidence: Evidence) -> str:
+    if evidence.state is RunState.COMPLETE or not evidence.unfinished:
+        return evidence.state.value
+    return f"{evidence.state}: {plural(len(evidence.unfinished), 'cell')} without a result"
+
+
+def reproduce_command(evidence: Evidence) -> str:
+    """Return the command that makes the same plan again, ready for a shell."""
+    return shlex.join(evidence.plan.command)
