@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -85,7 +85,7 @@ def understand(
 def plan_for(asked: Asked, hosts: Sequence[Host]) -> Plan:
     """Return the frozen plan for the machines ``hosts``, releases resolved once for each kind of them."""
 
-    @lru_cache(maxsize=None)
+    @cache
     def resolved(backend: Backend, platform: str, python: str) -> Resolution:
         request = asked.request
         return resolve(request.candidate, request.baseline, platform=platform, python=python, backend=backend)

@@ -26,7 +26,9 @@ def keep_evidence(home: Home, evidence: Evidence) -> Path:
         making.write_text(evidence.model_dump_json())
         making.replace(folder / FILE)
     except OSError as error:
-        raise InfrastructureFailed(f"evidence of run '{evidence.run_id}' cannot be kept in {folder}: {error}") from error
+        raise InfrastructureFailed(
+            f"evidence of run '{evidence.run_id}' cannot be kept in {folder}: {error}"
+        ) from error
     return folder
 
 

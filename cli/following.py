@@ -116,9 +116,7 @@ def _columns(entry: Progress) -> tuple[str, str, str, str, str]:
     )
 
 
-def _head(
-    counts: dict[str, int], total: int, began: float, seen: dict[str, Progress], now: dict[str, Progress]
-) -> str:
+def _head(counts: dict[str, int], total: int, began: float, seen: dict[str, Progress], now: dict[str, Progress]) -> str:
     elapsed = time.monotonic() - began
     done = counts.get("done", 0) + counts.get("failed", 0)
     head = f"{done} of {total} cells, {_duration(elapsed)}"

@@ -1,0 +1,248 @@
+"""`python -m farm.aggregator`: hands out cells, takes results in, repeats lost work, closes runs. It never measures.
+
+The database is the truth and the server is transport: every step here can be killed and taken again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import redis
+from celery import Celery
+
+from farm.broker import keys
+from farm.broker.celery_app import TASK, make_celery
+from farm.broker.client import Presence, presences
+from farm.capability import queue_of
+from farm.envelope import EnvelopeRefused, load_key, pack, public_text, seal, unpack, unseal
+from farm.model import CellOrder, CellResult, Plan, RunState
+from farm.settings import Home
+from farm.store import CellRow, Store
+
+__all__ = ["Aggregator", "main", "result_digest"]
+
+TICK_S = 0.2
+#: A presence is renewed every 3 s and gone after 10 s (workers/agent.py); work is lost that long after, not sooner.
+GRACE_S = 12.0
+#: A queued cell that an idle worker has not taken after this long is in nobody's book (celery#7950).
+VANISHED_S = 15.0
+#: A cell that no live worker can take waits this long for one to come.
+UNSERVED_S = 60.0
+MAX_LOST = 3
+KEEP_S = 30 * 86400
+
+
+def result_digest(run_id: str, cell_id: str, attempt: int) -> str:
+    """Return the name of one attempt's done marker."""
+    return hashlib.sha256(f"{run_id} {cell_id} {attempt}".encode()).hexdigest()[:24]
+
+
+class Aggregator:
+    """One coordinator's loop over its store and its server. ``owner`` marks the runs that are its own."""
+
+    def __init__(self, home: Home, url: str, owner: str) -> None:
+        self.store = Store.open(home)
+        self.owner = owner
+        self._redis: Any = redis.Redis.from_url(url, socket_timeout=10, health_check_interval=10)
+        self._key = load_key(home.keys, "coordinator")
+        self._url = url
+        self._celery: Celery | None = None
+        self._queues: set[str] = set()
+        self._plans: dict[str, Plan] = {}
+        self._served: dict[str, float] = {}
+        self._began = time.time()
+
+    def tick(self) -> None:
+        """Take in what has arrived, then move every open run on."""
+        self._redis.set(keys.KEY, public_text(self._key))
+        self._take_submissions()
+        self._take_results()
+        workers = presences(self._redis)
+        for run_id in self.store.open_runs(self.owner):
+            self._move_run(run_id, workers)
+
+    # -- in -----------------------------------------------------------------------------------------------------
+
+    def _take_submissions(self) -> None:
+        for entry, fields in self._redis.xrange(keys.SUBMIT, count=20):
+            token = fields[b"token"].decode()
+            try:
+                plan = unpack(fields[b"plan"], Plan)
+            except EnvelopeRefused as error:
+                _say(f"a submission was refused: {error}")
+            else:
+                run_id = f"{plan.created[:10].replace('-', '')}-{token[:6]}"
+                self.store.create_run(run_id, plan, self.owner)
+                self._publish(run_id)
+                self._redis.set(keys.created(token), run_id, ex=3600)
+            self._redis.xdel(keys.SUBMIT, entry)
+
+    def _take_results(self) -> None:
+        for entry, fields in self._redis.xrange(keys.RESULTS, count=20):
+            try:
+                result = unseal(fields[b"envelope"].decode(), "result", CellResult)
+            except (EnvelopeRefused, KeyError, UnicodeDecodeError) as error:
+                _say(f"a result was refused: {error}")
+            else:
+                answer = self.store.accept_result(result)
+                _say(f"{result.run_id} {result.cell_id} attempt {result.attempt} from {result.worker}: {answer}")
+                digest = result_digest(result.run_id, result.cell_id, result.attempt)
+                self._redis.set(keys.done(digest), answer, ex=KEEP_S)
+                self._redis.hdel(keys.progress(result.run_id), result.cell_id)
+            self._redis.xdel(keys.RESULTS, entry)
+
+    # -- a run --------------------------------------------------------------------------------------------------
+
+    def _move_run(self, run_id: str, workers: list[Presence]) -> None:
+        cells = self.store.cells(run_id)
+        cancelled = self._redis.get(keys.cancel(run_id))
+        flight: dict[str, int] = {}
+        for cell in cells:
+            if cancelled and cell.state in ("pending", "queued", "running"):
+                self.store.move(cell, "failed", reason=cancelled.decode())
+            elif cell.state in ("queued", "running"):
+                self._look_after(cell, workers)
+                flight[cell.capability] = flight.get(cell.capability, 0) + 1
+        if not cancelled:
+            for cell in self.store.cells(run_id):
+                if cell.state == "pending":
+                    self._dispatch(cell, workers, flight)
+        self._publish(run_id)
+
+    def _dispatch(self, cell: CellRow, workers: list[Presence], flight: dict[str, int]) -> None:
+        """Queue a cell where a live worker will take it soon; the rest waits here, where it can be counted."""
+        queue = queue_of(cell.capability)
+        consumers = sum(queue in worker.queues for worker in workers)
+        if not consumers:
+            since = max(self._served.get(queue, 0.0), cell.since, self._began)
+            if time.time() - since > UNSERVED_S:
+                self.store.move(cell, "failed", reason=f"no worker for queue '{queue}'")
+            return
+        self._served[queue] = time.time()
+        if flight.get(cell.capability, 0) >= 2 * consumers:
+            return
+        if self.store.move(cell, "queued", attempt=cell.attempt + 1, worker=""):
+            flight[cell.capability] = flight.get(cell.capability, 0) + 1
+            self._send(cell, cell.attempt + 1, queue)
+
+    def _send(self, row: CellRow, attempt: int, queue: str) -> None:
+        plan = self._plan(row.run_id)
+        cell = next(cell for cell in plan.cells if cell.id == row.cell_id)
+        used = {key for arm in cell.arms for key in arm.environments.values()}
+        order = CellOrder(
+            run_id=row.run_id,
+            attempt=attempt,
+            cell=cell,
+            environments={key: value for key, value in plan.environments.items() if key in used},
+            refused=plan.refused,
+            source=plan.sources.get(cell.workload),
+        )
+        self._redis.set(keys.attempt(row.run_id, row.cell_id), attempt, ex=KEEP_S)
+        self._sender(queue).send_task(TASK, args=[seal("order", order, self._key)], queue=queue)
+
+    def _sender(self, queue: str) -> Celery:
+        if self._celery is None or queue not in self._queues:
+            self._queues.add(queue)
+            self._celery = make_celery(self._url, sorted(self._queues), "aggregator")
+        return self._celery
+
+    def _look_after(self, cell: CellRow, workers: list[Presence]) -> None:
+        """Follow a cell that is out: claimed, given back, lost with its worker, or lost on the way."""
+        holder = next(
+            (
+                w
+                for w in workers
+                if (w.busy_run, w.busy_cell, w.busy_attempt) == (cell.run_id, cell.cell_id, cell.attempt)
+            ),
+            None,
+        )
+        age = time.time() - cell.since
+        given_back = self._redis.get(keys.back(cell.run_id, cell.cell_id))
+        if given_back and int(given_back) == cell.attempt:
+            self.store.move(cell, "pending", worker="")
+        elif holder is not None:
+            if cell.state == "queued":
+                self.store.move(cell, "running", worker=holder.worker)
+            elif age > GRACE_S / 2:
+                self.store.move(cell, "running")
+        elif cell.state == "running" and age > GRACE_S:
+            self._lost(cell, f"worker '{cell.worker}' is gone or dropped it")
+        elif cell.state == "queued" and age > VANISHED_S and self._idle(cell, workers):
+            _say(f"{cell.run_id} {cell.cell_id} attempt {cell.attempt} vanished on its way; it is sent again")
+            self.store.move(cell, "pending", worker="")
+
+    @staticmethod
+    def _idle(cell: CellRow, workers: list[Presence]) -> bool:
+        queue = queue_of(cell.capability)
+        able = [worker for worker in workers if queue in worker.queues]
+        return not able or any(not worker.busy_cell for worker in able)
+
+    def _lost(self, cell: CellRow, why: str) -> None:
+        lost = cell.lost + 1
+        _say(f"{cell.run_id} {cell.cell_id} attempt {cell.attempt} is lost: {why}")
+        self._redis.hdel(keys.progress(cell.run_id), cell.cell_id)
+        if lost >= MAX_LOST:
+            self.store.move(cell, "failed", lost=lost, reason=f"lost {lost} times, last: {why}")
+        else:
+            self.store.move(cell, "pending", lost=lost, worker="")
+
+    # -- out ----------------------------------------------------------------------------------------------------
+
+    def _publish(self, run_id: str) -> None:
+        """Close the run where nothing is open, and tell who follows it."""
+        cells = self.store.cells(run_id)
+        counts: dict[str, int] = {}
+        for cell in cells:
+            counts[cell.state] = counts.get(cell.state, 0) + 1
+        if all(cell.state in ("done", "failed") for cell in cells):
+            self.store.finish(run_id, RunState.INCOMPLETE if counts.get("failed") else RunState.COMPLETE)
+            self._redis.set(keys.evidence(run_id), pack(self.store.evidence(run_id)), ex=KEEP_S)
+        state = self.store.state(run_id) or RunState.RUNNING
+        with self._redis.pipeline() as pipe:
+            pipe.delete(keys.counts(run_id))
+            if counts:
+                pipe.hset(keys.counts(run_id), mapping=counts)
+            pipe.set(keys.state(run_id), state.value, ex=KEEP_S)
+            pipe.execute()
+
+    def _plan(self, run_id: str) -> Plan:
+        if run_id not in self._plans:
+            self._plans = {run_id: self.store.plan(run_id)}
+        return self._plans[run_id]
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {line}\n")
+    sys.stderr.flush()
+
+
+def main() -> int:
+    """Run until SIGTERM; a server that is away is waited for."""
+    url = os.environ.get("FARM_URL", "")
+    aggregator = Aggregator(Home.default().prepare(), url, os.environ.get("FARM_OWNER", "coordinator"))
+    stopping = False
+
+    def stop(*_: object) -> None:
+        nonlocal stopping
+        stopping = True
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    while not stopping:
+        try:
+            aggregator.tick()
+        except (redis.RedisError, OSError) as error:
+            _say(f"the server is away: {error}")
+            time.sleep(1.0)
+        time.sleep(TICK_S)
+    aggregator.store.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

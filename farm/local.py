@@ -1,0 +1,118 @@
+"""A whole farm on this machine, as real processes that end with the command that started them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from farm.broker.server import prepare_server, wait_for_server
+from farm.errors import InfrastructureFailed
+from farm.settings import Home
+
+__all__ = ["LocalFarm"]
+
+LOG_LINES = 8
+START_S = 20.0
+END_S = 8.0
+
+
+@dataclass
+class _Part:
+    name: str
+    process: subprocess.Popen[bytes]
+    leash: int
+    log: Path
+
+
+class LocalFarm:
+    """Server, aggregator and, with ``worker``, one worker; a context manager.
+
+    With a ``port`` the server's data stay in the home, so that a coordinator can be started again; without one they
+    are this process's own and go with it.
+    """
+
+    def __init__(self, home: Home, *, worker: bool = True, port: int | None = None) -> None:
+        self._home, self._worker, self._port = home, worker, port
+        self._parts: list[_Part] = []
+        kept = not worker
+        self._folder = home.server / ("coordinator" if kept else f"embedded-{os.getpid()}")
+        self._owner = "coordinator" if kept else secrets.token_hex(8)
+        self._kept = kept
+        self.url = ""
+
+    def __enter__(self) -> LocalFarm:
+        _remove_stale(self._home.server)
+        try:
+            command, self.url = prepare_server(self._folder, self._port)
+            self._start("server", command)
+            wait_for_server(self.url, START_S, self.check)
+            self._start("aggregator", [sys.executable, "-m", "farm.aggregator"])
+            if self._worker:
+                self._start("worker", [sys.executable, "-m", "workers.agent"])
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def check(self) -> None:
+        """Raise InfrastructureFailed where a part has ended, with the last lines of its log."""
+        for part in self._parts:
+            if part.process.poll() is not None:
+                lines = part.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+                words = "\n".join(lines)
+                raise InfrastructureFailed(
+                    f"the {part.name} ended with status {part.process.returncode}; what was measured is kept\n{words}"
+                )
+
+    def close(self) -> None:
+        """End every part, the last one first, and wait for it."""
+        for part in reversed(self._parts):
+            os.close(part.leash)
+        for part in reversed(self._parts):
+            try:
+                part.process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                part.process.kill()
+                part.process.wait()
+        self._parts.clear()
+        if not self._kept:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _start(self, name: str, command: list[str]) -> None:
+        self._home.logs.mkdir(parents=True, exist_ok=True)
+        log = self._home.logs / f"{name}-{os.getpid()}.log"
+        read, write = os.pipe()
+        os.set_inheritable(read, True)
+        environment = os.environ | {"FARM_URL": self.url, "FARM_HOME": str(self._home.root), "FARM_OWNER": self._owner}
+        try:
+            with log.open("wb") as output:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "farm.leash", str(read), "--", *command],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=[read],
+                    start_new_session=True,
+                )
+        finally:
+            os.close(read)
+        self._parts.append(_Part(name, process, write, log))
+
+
+def _remove_stale(folder: Path) -> None:
+    """Remove what embedded servers of processes that are gone left behind."""
+    for path in folder.glob("embedded-*"):
+        pid = path.name.rpartition("-")[2]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,314 @@
+"""The truth: runs, cells with their attempts, one counted result a cell; append-only where it is evidence.
+
+SQLite by default, any database that SQLAlchemy speaks by its URL.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    Column,
+    Float,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    event,
+    func,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from farm.envelope import pack, unpack
+from farm.errors import InfrastructureFailed, UsageError
+from farm.model import CellResult, Evidence, Plan, RunState
+from farm.settings import Home
+
+__all__ = ["CellRow", "RunRow", "Store"]
+
+#: Of the tables below; a store with another one is refused with words.
+STORE_VERSION = 1
+
+metadata = MetaData()
+version_table = Table("version", metadata, Column("version", Integer))
+run_table = Table(
+    "run",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("owner", String),
+    Column("state", String),
+    Column("created", String),
+    Column("candidate", String),
+    Column("baseline", String),
+    Column("plan", LargeBinary),
+)
+cell_table = Table(
+    "cell",
+    metadata,
+    Column("run_id", String, primary_key=True),
+    Column("cell_id", String, primary_key=True),
+    Column("capability", String),
+    Column("position", Integer),
+    Column("state", String),
+    Column("attempt", Integer),
+    Column("lost", Integer),
+    Column("worker", String),
+    Column("since", Float),
+    Column("reason", String),
+)
+result_table = Table(
+    "result",
+    metadata,
+    Column("run_id", String, primary_key=True),
+    Column("cell_id", String, primary_key=True),
+    Column("attempt", Integer),
+    Column("payload", LargeBinary),
+)
+extra_table = Table(
+    "extra",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("digest", String, unique=True),
+    Column("run_id", String),
+    Column("payload", LargeBinary),
+)
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A run in a list."""
+
+    run_id: str
+    state: RunState
+    created: str
+    candidate: str
+    baseline: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class CellRow:
+    """A cell of a run: pending, queued, running, done or failed."""
+
+    run_id: str
+    cell_id: str
+    capability: str
+    state: str
+    attempt: int
+    lost: int
+    worker: str
+    since: float
+    reason: str
+
+
+class Store:
+    """The coordinator's database. Raises InfrastructureFailed where the disk or the database fails."""
+
+    def __init__(self, url: str) -> None:
+        self._engine = create_engine(url)
+        if self._engine.dialect.name == "sqlite":
+            event.listen(self._engine, "connect", _careful)
+        try:
+            metadata.create_all(self._engine)
+            with self._engine.begin() as connection:
+                found = connection.execute(select(version_table.c.version)).scalar()
+                if found is None:
+                    connection.execute(insert(version_table).values(version=STORE_VERSION))
+        except DBAPIError as error:
+            raise InfrastructureFailed(f"the store '{url}' cannot be opened: {error.orig}") from error
+        if found not in (None, STORE_VERSION):
+            raise InfrastructureFailed(f"the store '{url}' has version {found}, this farm reads {STORE_VERSION}")
+
+    @classmethod
+    def open(cls, home: Home) -> Store:
+        """Return the store of ``home``."""
+        home.root.mkdir(parents=True, exist_ok=True)
+        return cls(f"sqlite:///{home.database}")
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def create_run(self, run_id: str, plan: Plan, owner: str = "") -> bool:
+        """Write the run with all its cells pending; False where it is there already."""
+        names = [plan.requested.get(side, "") for side in ("candidate", "baseline")]
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(
+                    insert(run_table).values(
+                        id=run_id,
+                        owner=owner,
+                        state=RunState.RUNNING.value,
+                        created=plan.created,
+                        candidate=names[0],
+                        baseline=names[1],
+                        plan=pack(plan),
+                    )
+                )
+                rows = [
+                    {
+                        "run_id": run_id,
+                        "cell_id": cell.id,
+                        "capability": cell.capability,
+                        "position": position,
+                        "state": "pending",
+                        "attempt": 0,
+                        "lost": 0,
+                        "worker": "",
+                        "since": time.time(),
+                        "reason": "",
+                    }
+                    for position, cell in enumerate(plan.cells)
+                ]
+                if rows:
+                    connection.execute(insert(cell_table), rows)
+        except IntegrityError:
+            return False
+        return True
+
+    def open_runs(self, owner: str) -> list[str]:
+        """Return the runs of ``owner`` that are not over, the oldest first."""
+        found = select(run_table.c.id).where(run_table.c.owner == owner, run_table.c.state == RunState.RUNNING.value)
+        with self._engine.connect() as connection:
+            return [row.id for row in connection.execute(found.order_by(run_table.c.created, run_table.c.id))]
+
+    def plan(self, run_id: str) -> Plan:
+        """Return the frozen plan of a run. Raises UsageError for an unknown one, naming the newest."""
+        with self._engine.connect() as connection:
+            row = connection.execute(select(run_table.c.plan).where(run_table.c.id == run_id)).first()
+        if row is None:
+            newest = ", ".join(run.run_id for run in self.runs()[:3]) or "none yet"
+            raise UsageError(f"there is no run '{run_id}'; the newest are: {newest}")
+        return unpack(row.plan, Plan)
+
+    def cells(self, run_id: str) -> list[CellRow]:
+        """Return every cell of a run in the plan's order."""
+        columns = [cell_table.c[name] for name in CellRow.__dataclass_fields__]
+        query = select(*columns).where(cell_table.c.run_id == run_id).order_by(cell_table.c.position)
+        with self._engine.connect() as connection:
+            return [CellRow(**row._mapping) for row in connection.execute(query)]
+
+    def move(self, cell: CellRow, state: str, **values: Any) -> bool:
+        """Move a cell on, if it still is where ``cell`` saw it: two aggregators never both do."""
+        query = (
+            update(cell_table)
+            .where(
+                cell_table.c.run_id == cell.run_id,
+                cell_table.c.cell_id == cell.cell_id,
+                cell_table.c.state == cell.state,
+                cell_table.c.attempt == cell.attempt,
+            )
+            .values(state=state, since=time.time(), **values)
+        )
+        with self._engine.begin() as connection:
+            return connection.execute(query).rowcount == 1
+
+    def accept_result(self, result: CellResult) -> str:
+        """Count ``result`` if its cell is open: "counted"; else keep it: "extra"; or "refused: reason".
+
+        Finished work of an older attempt counts too while the cell is open: it is never thrown away.
+        """
+        payload = pack(result)
+        where = (cell_table.c.run_id == result.run_id) & (cell_table.c.cell_id == result.cell_id)
+        with self._engine.begin() as connection:
+            row = connection.execute(select(cell_table.c.state, cell_table.c.attempt).where(where)).first()
+            if row is None:
+                return f"refused: run '{result.run_id}' has no cell '{result.cell_id}'"
+            if result.attempt > row.attempt:
+                return f"refused: attempt {result.attempt} was never given out"
+            counted = connection.execute(
+                select(result_table.c.attempt).where(
+                    result_table.c.run_id == result.run_id, result_table.c.cell_id == result.cell_id
+                )
+            ).first()
+            if counted is not None and counted.attempt == result.attempt:
+                return "extra"
+            if counted is not None or row.state in ("done", "failed"):
+                digest = result.digest()
+                known = connection.execute(select(extra_table.c.id).where(extra_table.c.digest == digest)).first()
+                if known is None:
+                    connection.execute(insert(extra_table).values(digest=digest, run_id=result.run_id, payload=payload))
+                return "extra"
+            connection.execute(
+                insert(result_table).values(
+                    run_id=result.run_id, cell_id=result.cell_id, attempt=result.attempt, payload=payload
+                )
+            )
+            connection.execute(
+                update(cell_table).where(where).values(state="done", worker=result.worker, since=time.time())
+            )
+        return "counted"
+
+    def finish(self, run_id: str, state: RunState) -> None:
+        """Close a run."""
+        query = update(run_table).where(run_table.c.id == run_id, run_table.c.state == RunState.RUNNING.value)
+        with self._engine.begin() as connection:
+            connection.execute(query.values(state=state.value))
+
+    def state(self, run_id: str) -> RunState | None:
+        with self._engine.connect() as connection:
+            found = connection.execute(select(run_table.c.state).where(run_table.c.id == run_id)).scalar()
+        return RunState(found) if found else None
+
+    def evidence(self, run_id: str) -> Evidence:
+        """Return everything behind a run's figures."""
+        plan = self.plan(run_id)
+        results = select(result_table.c.payload).where(result_table.c.run_id == run_id)
+        extras = select(extra_table.c.payload).where(extra_table.c.run_id == run_id).order_by(extra_table.c.id)
+        with self._engine.connect() as connection:
+            found = [unpack(row.payload, CellResult) for row in connection.execute(results)]
+            late = [unpack(row.payload, CellResult) for row in connection.execute(extras)]
+        order = {cell.id: position for position, cell in enumerate(plan.cells)}
+        return Evidence(
+            run_id=run_id,
+            state=self.state(run_id) or RunState.INCOMPLETE,
+            plan=plan,
+            results=tuple(sorted(found, key=lambda result: order.get(result.cell_id, 0))),
+            extras=tuple(late),
+            unfinished={
+                cell.cell_id: cell.reason or f"{cell.state}, not finished"
+                for cell in self.cells(run_id)
+                if cell.state != "done"
+            },
+        )
+
+    def runs(self) -> Sequence[RunRow]:
+        """Return all runs, the newest first."""
+        with self._engine.connect() as connection:
+            rows = connection.execute(select(run_table).order_by(run_table.c.created.desc(), run_table.c.id)).all()
+            counted = connection.execute(
+                select(cell_table.c.run_id, cell_table.c.state, func.count()).group_by(
+                    cell_table.c.run_id, cell_table.c.state
+                )
+            ).all()
+        found = []
+        for row in rows:
+            mine = {state: count for run_id, state, count in counted if run_id == row.id}
+            found.append(
+                RunRow(
+                    row.id,
+                    RunState(row.state),
+                    row.created,
+                    row.candidate,
+                    row.baseline,
+                    mine.get("done", 0),
+                    sum(mine.values()),
+                )
+            )
+        return found
+
+
+def _careful(connection: Any, _: Any) -> None:
+    """Write-ahead log, and a commit that is on the disk when it returns."""
+    cursor = connection.cursor()
+    for setting in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=10000"):
+        cursor.execute(f"PRAGMA {setting}")
+    cursor.close()

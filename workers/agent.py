@@ -1,0 +1,65 @@
+"""`python -m workers.agent`: this machine as a worker of the farm that FARM_URL names."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import signal
+import sys
+import threading
+from importlib.metadata import version
+
+from farm.settings import Home
+from workers.app import CellRunner, Desk, make_app
+from workers.probe import probe_host
+
+__all__ = ["main"]
+
+
+def main(url: str, home: Home, name: str | None = None, run_cell: CellRunner | None = None) -> int:
+    """Take cells until SIGTERM or Ctrl-C; return 0. ``run_cell`` is what measures, by default `workers.cell`."""
+    if run_cell is None:
+        from workers.cell import run_cell as measure
+
+        run_cell = measure
+    host = probe_host()
+    # Two workers on one machine are two workers; the machine's lease keeps them from measuring at once.
+    label = re.sub(r"[^A-Za-z0-9-]", "-", name or host.name)
+    desk = Desk(url, home, f"{label}-{secrets.token_hex(3)}", host, run_cell, version("pytorch-farm"))
+    beating = threading.Thread(target=desk.beat, name="presence", daemon=True)
+    beating.start()
+
+    def stop(*_: object) -> None:
+        desk.leave()
+        # Runners end with their pipes and their parent; the order was given back, so nothing is left to wait for.
+        os._exit(0)
+
+    worker = make_app(url, desk).Worker(
+        # A thread, not a process: the benchmark is a process of its own, and presence must know the cell.
+        pool="threads",
+        concurrency=1,
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+        loglevel="WARNING",
+        hostname=desk.name,
+        quiet=True,
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    from celery import signals
+
+    # Celery installs handlers of its own when it starts; ours come back once it is ready.
+    @signals.worker_ready.connect(weak=False)
+    def _ready(**_: object) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+
+    worker.start()
+    desk.leave()
+    return int(worker.exitcode or 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(os.environ["FARM_URL"], Home.default().prepare()))
