@@ -19,28 +19,37 @@ from farm.errors import EnvironmentFailed
 from farm.model import LockedPackage
 from farm.pip_settings import installer_environment
 
-__all__ = ["InstallerError", "lock", "redact", "run_uv"]
+__all__ = ["InstallerError", "lock", "no_index", "redact", "run_uv"]
 
 #: Lines of the installer's output that are kept as its last words.
 LAST_LINES = 15
 
-#: What uv says, and the fact that it means; the first match counts.
+#: What uv (and pip, of a download) says, and the fact that it means; the first match counts.
 CAUSES = (
     (r"No space left on device|os error 28|disk quota", "no space", "no space left on the disk; free some"),
     (
-        r"no wheels with a matching|no wheels are usable|not compatible with|has no usable wheels",
+        r"no wheels with a matching|no wheels are usable|not compatible with|has no usable wheels"
+        r"|is incompatible with the current platform|The wheel is compatible with",
         "platform",
         "no wheel for this platform",
     ),
+    (r"does not satisfy Python", "platform", "not made for this Python"),
     (r"is yanked", "yanked", "the version was yanked"),
+    (r"401 Unauthorized|403 Forbidden", "credentials", "the index refuses the credentials"),
+    (r"network was disabled", "network", "no network"),
+    (r"client error \(404|Distribution not found at", "absent", "there is nothing at that address"),
     (
         r"there is no version of|there are no versions of|was not found in|only .* is available"
-        r"|we can conclude that your requirements are unsatisfiable",
+        r"|we can conclude that your requirements are unsatisfiable|No matching distribution found",
         "missing",
         "no such version",
     ),
     (r"Failed to fetch|error sending request|Connection refused|dns error|timed out|network", "network", "no network"),
-    (r"Hash mismatch|hash mismatch", "hash", "what the index serves is not what was locked: the hash differs"),
+    (
+        r"[Hh]ash mismatch|DO NOT MATCH THE HASHES",
+        "hash",
+        "what the index serves is not what was locked: the hash differs",
+    ),
     (r"Permission denied|Read-only file system", "permission", "the folder cannot be written"),
 )
 
@@ -83,7 +92,7 @@ def run_uv(
     if done.returncode != 0:
         kind, cause = classify(done.stderr)
         words = redact_text("\n".join(done.stderr.strip().splitlines()[-LAST_LINES:]))
-        raise InstallerError(f"{what}: {cause}", words, kind)
+        raise InstallerError(redact_text(f"{what}: {cause}"), words, kind)
     return _Finished(done.stdout, done.stderr)
 
 
@@ -94,6 +103,11 @@ def classify(stderr: str) -> tuple[str, str]:
             return kind, phrase
     lines = [line for line in stderr.strip().splitlines() if line.strip()]
     return "unknown", redact_text(lines[-1].strip()) if lines else "uv said nothing"
+
+
+def no_index(environment: Mapping[str, str]) -> list[str]:
+    """Return the option that keeps uv from every index where ``environment`` wants none: uv has no variable for it."""
+    return ["--no-index"] if environment.get("UV_NO_INDEX", "").lower() in {"1", "true", "yes", "on"} else []
 
 
 def lock(
@@ -110,6 +124,7 @@ def lock(
     if prerelease:
         arguments += ["--prerelease", "allow"]
     environment = installer_environment()
+    arguments += no_index(environment)
     if platform.endswith("apple-darwin"):
         # torch's wheels ask for macOS 14 (TORCH.md 1.4); uv assumes 13 unless told.
         environment.setdefault("MACOSX_DEPLOYMENT_TARGET", "14.0")
@@ -147,7 +162,8 @@ def redact(url: str) -> str:
 
 def redact_text(text: str) -> str:
     """Return ``text`` with the credentials of every URL in it removed."""
-    return re.sub(r"(\w+://)[^/\s@]+@", r"\1", text)
+    # Up to the last @ before the path: a password may hold one.
+    return re.sub(r"(\w+://)[^/\s]+@", r"\1", text)
 
 
 def base_python() -> str:

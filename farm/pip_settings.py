@@ -11,6 +11,14 @@ from functools import lru_cache
 
 __all__ = ["installer_environment", "pip_settings"]
 
+#: Other names by which uv and its HTTP client know a variable.
+ALIASES = {
+    "UV_DEFAULT_INDEX": "UV_INDEX_URL",
+    "UV_INDEX": "UV_EXTRA_INDEX_URL",
+    "HTTPS_PROXY": "https_proxy",
+    "HTTP_PROXY": "http_proxy",
+}
+
 #: Sections of pip's configuration that say where packages come from, weakest first.
 SECTIONS = ("global", "install", "download", ":env:")
 
@@ -41,7 +49,6 @@ def installer_environment(settings: Mapping[str, str] | None = None) -> dict[str
     wanted = {
         "UV_DEFAULT_INDEX": settings.get("index-url"),
         "UV_INDEX": " ".join(words.get("extra-index-url", ())),
-        "UV_INDEX_STRATEGY": "unsafe-best-match" if words.get("extra-index-url") else None,
         "UV_FIND_LINKS": ",".join(words.get("find-links", ())),
         "UV_CONSTRAINT": " ".join(words.get("constraint", ())),
         "UV_NO_INDEX": "1" if settings.get("no-index", "").lower() in {"1", "true", "yes", "on"} else None,
@@ -52,6 +59,8 @@ def installer_environment(settings: Mapping[str, str] | None = None) -> dict[str
     }
     environment = dict(os.environ)
     for name, value in wanted.items():
-        if value and name not in environment:
+        if value and name not in environment and ALIASES.get(name, name) not in environment:
             environment[name] = value
+            if name == "UV_INDEX":
+                environment.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
     return environment

@@ -16,7 +16,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from farm.errors import EnvironmentFailed, InfrastructureFailed, UsageError
-from farm.installer import InstallerError, lock
+from farm.installer import InstallerError, lock, redact_text
 from farm.model import Backend, Environment, EnvironmentRefused, LockedPackage, Release, Side
 
 __all__ = ["ReleaseRequest", "Resolution", "is_torch_family", "parse_request", "resolve"]
@@ -66,6 +66,10 @@ def parse_request(text: str) -> ReleaseRequest:
     text = text.strip()
     if text == "nightly":
         return ReleaseRequest("nightly", text, None)
+    if redact_text(text) != text:
+        raise UsageError(
+            f"'{redact_text(text)}' holds credentials, which are never kept; put them into every machine's netrc file"
+        )
     if text.endswith(".whl"):
         if "://" not in text and not Path(text).is_file():
             raise UsageError(f"there is no wheel at '{text}'; name a file that exists or a URL")
@@ -225,12 +229,22 @@ def _newest(requirement: str, where: _Where, option: str, request: ReleaseReques
         packages = where.lock(requirement, prerelease=bool(request and request.prerelease))
     except InstallerError as error:
         text = request.text if request else requirement
+        if error.kind == "missing" and not _blames_torch(error):
+            raise EnvironmentFailed(
+                f"{option} '{text}': what torch is installed with cannot be had", error.last_words
+            ) from error
         if error.kind == "missing":
             raise UsageError(
                 f"{option} '{text}': the configured index serves no such torch; {_served(where)}"
             ) from error
+        if error.kind == "yanked":
+            raise UsageError(f"{option} '{text}': {error.last_words}; {_served(where)}") from error
         if error.kind == "network":
             raise InfrastructureFailed(f"{option} '{text}': the index cannot be reached\n{error.last_words}") from error
+        if error.kind == "credentials":
+            raise InfrastructureFailed(
+                f"{option} '{text}': the index refuses the credentials\n{error.last_words}"
+            ) from error
         if error.kind == "platform" and request is not None and request.kind == "exact":
             assert request.version is not None
             return request.version
@@ -238,6 +252,11 @@ def _newest(requirement: str, where: _Where, option: str, request: ReleaseReques
             raise UsageError(f"{option} '{text}': no wheel for {where.platform}\n{error.last_words}") from error
         raise
     return Version(next(package.version for package in packages if package.name == "torch"))
+
+
+def _blames_torch(error: InstallerError) -> bool:
+    """Return whether it is torch itself that is missing, and not a package beside it."""
+    return "torch" in error.last_words and "depends on" not in error.last_words
 
 
 def _served(where: _Where) -> str:
@@ -274,6 +293,8 @@ def _builds(exact: _Exact, where: _Where, backend: Backend) -> list[_Build] | En
                 raise InfrastructureFailed(
                     f"torch {public}: the index cannot be reached\n{error.last_words}"
                 ) from error
+            if error.kind == "absent" and exact.wheel is not None:
+                raise UsageError(f"there is no wheel at '{exact.wheel}'\n{error.last_words}") from error
             last = error if last is None or "+" not in form else last
             continue
         build = _Build(form, _variant(packages, where.platform), packages)
@@ -324,33 +345,36 @@ def _same_variant(old: list[_Build], new: list[_Build]) -> tuple[_Build, _Build,
 
 
 def _joint(old: _Build, new: _Build, where: _Where) -> tuple[tuple[LockedPackage, ...], tuple[LockedPackage, ...]]:
-    """Return both closures with every package outside torch's family at one version.
+    """Return both closures with every package outside torch's family in both, at one version.
 
     One arm's versions are tried as pins for the other, in both directions: 2.12 wants setuptools below 82, 2.13 takes
-    any. Where neither works the closures stay apart, and the worker says that the control is broken.
+    any. What only one arm needs is installed in the other too. Where neither direction works the closures stay apart,
+    and the worker says that the control is broken.
     """
-    if _strangers(old.packages, new.packages) == ():
+    if _companions(old.packages) == _companions(new.packages):
         return old.packages, new.packages
     for first, second in ((old, new), (new, old)):
-        pins = tuple(f"{p.name}=={p.version}" for p in first.packages if not is_torch_family(p.name))
-        known = {package.name for package in second.packages}
-        pins = tuple(pin for pin in pins if pin.partition("==")[0] in known)
         try:
-            pinned = where.lock(second.requirement, pins, prerelease=Version(second.torch.version).is_prerelease)
+            pinned = _pinned(second, first.packages, where)
+            packages = first.packages
+            if _companions(packages) != _companions(pinned):
+                packages = _pinned(first, pinned, where)
         except InstallerError:
             continue
-        return (first.packages, pinned) if first is old else (pinned, first.packages)
+        if _companions(packages) == _companions(pinned):
+            return (packages, pinned) if first is old else (pinned, packages)
     return old.packages, new.packages
 
 
-def _strangers(old: tuple[LockedPackage, ...], new: tuple[LockedPackage, ...]) -> tuple[str, ...]:
-    """Return the packages outside torch's family that both have and that differ."""
-    versions = {package.name: package.version for package in old}
-    return tuple(
-        package.name
-        for package in new
-        if not is_torch_family(package.name) and versions.get(package.name, package.version) != package.version
-    )
+def _companions(packages: tuple[LockedPackage, ...]) -> dict[str, str]:
+    """Return version by name of every package outside torch's family."""
+    return {package.name: package.version for package in packages if not is_torch_family(package.name)}
+
+
+def _pinned(build: _Build, to: tuple[LockedPackage, ...], where: _Where) -> tuple[LockedPackage, ...]:
+    """Return the closure of ``build`` with the packages of ``to`` outside torch's family, at their versions."""
+    pins = tuple(f"{name}=={version}" for name, version in _companions(to).items())
+    return where.lock(build.requirement, pins, prerelease=Version(build.torch.version).is_prerelease)
 
 
 def _environment(build: _Build, packages: tuple[LockedPackage, ...], where: _Where) -> Environment:

@@ -30,9 +30,13 @@ class Home:
 
     @classmethod
     def default(cls) -> Home:
-        """Return the home that FARM_HOME names, else the platform's data folder."""
+        """Return the home that FARM_HOME names, else `farm.toml` here, else the platform's data folder."""
         named = os.environ.get("FARM_HOME")
-        return cls(Path(named).expanduser() if named else platformdirs.user_data_path("farm"))
+        if named:
+            return cls(Path(named).expanduser())
+        configured = Path.cwd() / "farm.toml"
+        named = _read(configured).get("home") if configured.is_file() else None
+        return cls(configured.parent / Path(named).expanduser() if named else platformdirs.user_data_path("farm"))
 
     @property
     def database(self) -> Path:
@@ -119,21 +123,27 @@ def load_settings(folder: Path | None = None) -> Settings:
         return Settings(
             url=url or values.get("url"),
             baseline=values.get("baseline"),
-            matrix=(path.parent / matrix) if matrix else None,
+            matrix=(path.parent / Path(matrix).expanduser()) if matrix else None,
             source=path,
         )
     return Settings(url=url)
 
 
+class _Number(str):
+    """A number as it was written: 2.10 read as a number would be shown as 2.1."""
+
+    __slots__ = ()
+
+
 def _read(path: Path) -> dict[str, str]:
     try:
-        values = tomllib.loads(path.read_text())
+        values = tomllib.loads(path.read_text(), parse_float=_Number)
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"'{path}' cannot be read: {error}") from error
     for key, value in values.items():
         if key not in KEYS:
             raise UsageError(f"'{path}': unknown key '{key}'; allowed are {', '.join(sorted(KEYS))}")
-        if isinstance(value, float):
+        if isinstance(value, _Number):
             raise UsageError(f"'{path}': {key} = {value} is a number; a version is a text: {key} = \"{value}\"")
         if not isinstance(value, str):
             raise UsageError(f"'{path}': {key} must be a text, not {type(value).__name__}: {KEYS[key]}")

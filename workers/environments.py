@@ -17,10 +17,10 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from farm.errors import EnvironmentFailed
-from farm.installer import LAST_LINES, base_python, redact_text, run_uv
+from farm.installer import LAST_LINES, base_python, no_index, redact_text, run_uv
 from farm.model import Environment, LockedPackage
 from farm.pip_settings import installer_environment
 from farm.releases import is_torch_family
@@ -71,7 +71,8 @@ def build(environment: Environment, home: Home) -> BuiltEnvironment:
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         with _locked(root.with_suffix(".lock")):
-            if (root / MARKER).is_file():
+            # The interpreter under an environment can go away with an upgrade of the system.
+            if (root / MARKER).is_file() and _python(root).exists():
                 found = installed_packages(root)
                 if not mismatches(environment.packages, found):
                     return BuiltEnvironment(_python(root), root, found, reused=True)
@@ -93,10 +94,13 @@ def differences(one: BuiltEnvironment, other: BuiltEnvironment) -> tuple[tuple[s
 
 def installed_packages(root: Path) -> dict[str, str]:
     """Return version by normalised name of every distribution under ``root``, read from disk."""
-    return {
-        canonicalize_name(found.metadata["Name"]): found.version
-        for found in distributions(path=[str(site_packages(root))])
-    }
+    found: dict[str, str] = {}
+    for distribution in distributions(path=[str(site_packages(root))]):
+        # Metadata that was lost or damaged: whatever it is now, it is not what was locked.
+        known = {key.lower() for key in distribution.metadata} >= {"name", "version"}
+        name = distribution.metadata["Name"] if known else "a package without metadata"
+        found[canonicalize_name(name)] = distribution.version if known else "unknown"
+    return found
 
 
 def mismatches(packages: Sequence[LockedPackage], installed: Mapping[str, str]) -> list[str]:
@@ -107,7 +111,7 @@ def mismatches(packages: Sequence[LockedPackage], installed: Mapping[str, str]) 
         if version is None:
             found.append(f"{package.name} {package.version} is missing")
         # Metadata may leave the local part out (CASES.md V11: the index says 2.12.1, torch says 2.12.1+cu130).
-        elif Version(version).public != Version(package.version).public:
+        elif version == "unknown" or Version(version).public != Version(package.version).public:
             found.append(f"{package.name} is {version}, locked is {package.version}")
     strangers = sorted(installed.keys() - {package.name for package in packages})
     return found + [f"{name} {installed[name]} is not in the lock" for name in strangers]
@@ -127,8 +131,9 @@ def sync(environment: Environment, root: Path) -> None:
     lines.write_text(requirement_lines(environment))
     # A lock is narrower than any constraint, and uv takes no constraint without a hash beside hashed requirements.
     settings = {name: value for name, value in installer_environment().items() if name != "UV_CONSTRAINT"}
+    command = ["pip", "sync", "--quiet", "--python", str(_python(root)), "--require-hashes", *no_index(settings)]
     run_uv(
-        ["pip", "sync", "--quiet", "--python", str(_python(root)), "--require-hashes", str(lines)],
+        [*command, str(lines)],
         environment=settings,
         what=f"installing torch {environment.release.version} ({environment.release.variant})",
     )
@@ -177,7 +182,8 @@ def _prove(environment: Environment, root: Path) -> None:
     clean = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
     try:
         done = subprocess.run(
-            [str(_python(root)), "-s", "-c", PROOF],
+            # Isolated: whoever stands in a checkout of torch would import that.
+            [str(_python(root)), "-I", "-c", PROOF],
             capture_output=True,
             text=True,
             check=False,
@@ -189,8 +195,12 @@ def _prove(environment: Environment, root: Path) -> None:
     if done.returncode != 0:
         words = redact_text("\n".join(done.stderr.strip().splitlines()[-LAST_LINES:]))
         raise EnvironmentFailed(f"torch {release.version} is installed and cannot be imported", words)
-    said = Version(json.loads(done.stdout.strip().splitlines()[-1])["version"])
     expected = release.local or release.variant
+    words = json.loads(done.stdout.strip().splitlines()[-1])["version"]
+    try:
+        said = Version(words)
+    except InvalidVersion as error:
+        raise EnvironmentFailed(f"torch calls itself '{words}', locked is {release.version} ({expected})") from error
     if said.public != release.version or said.local not in (None, expected):
         raise EnvironmentFailed(
             f"torch calls itself {said}, locked is {release.version} ({expected}); another build was installed"

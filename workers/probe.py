@@ -27,6 +27,12 @@ TRIPLES = {
 }
 
 
+#: Where the kernel's driver shows AMD's devices.
+KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
+#: A driver in trouble lets its tools hang.
+TOOL_TIMEOUT_S = 20.0
+
+
 @lru_cache(maxsize=1)
 def probe_host() -> Host:
     """Return this machine as a comparison must know it. UsageError where torch has no wheels."""
@@ -75,7 +81,7 @@ def _cuda() -> list[str]:
 def _rocm() -> list[str]:
     """Return "rocm.gfx942" for the devices that the kernel driver shows."""
     found = set()
-    for properties in Path("/sys/class/kfd/kfd/topology/nodes").glob("*/properties"):
+    for properties in KFD_NODES.glob("*/properties"):
         with contextlib.suppress(OSError):
             version = re.search(r"^gfx_target_version (\d+)$", properties.read_text(), re.MULTILINE)
             if version and int(version[1]):
@@ -97,6 +103,6 @@ def _words(*command: str) -> str:
     if shutil.which(command[0]) is None:
         return ""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TOOL_TIMEOUT_S)
         return done.stdout.strip() if done.returncode == 0 else ""
     return ""

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import distributions
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
 
@@ -106,10 +106,10 @@ def rehearse(
     """
     walk = _Walk()
     wheels = delta(baseline, candidate)
-    home.scratch.mkdir(parents=True, exist_ok=True)
-    # Beside the environments: on another file system nothing could be hard-linked.
-    with tempfile.TemporaryDirectory(prefix="rehearsal-", dir=home.scratch) as scratch:
-        try:
+    try:
+        home.scratch.mkdir(parents=True, exist_ok=True)
+        # Beside the environments: on another file system nothing could be hard-linked.
+        with tempfile.TemporaryDirectory(prefix="rehearsal-", dir=home.scratch) as scratch:
             with walk.step("prepare control"):
                 expected = control(build(baseline, home).python)
             with walk.step("prepare wheelhouse"):
@@ -119,10 +119,12 @@ def rehearse(
                 make_venv(root)
                 sync(candidate, root)
             return _walk_back(walk, baseline, wheels, root, home, expected, control)
-        except EnvironmentFailed as error:
-            return walk.ended(Outcome.FAILED, str(error), last_words=error.last_words)
-        except ArmEnded as ended:
-            return walk.ended(ended.outcome, f"control workload: {ended.reason}", last_words=ended.log_tail)
+    except EnvironmentFailed as error:
+        return walk.ended(Outcome.FAILED, str(error), last_words=error.last_words)
+    except ArmEnded as ended:
+        return walk.ended(ended.outcome, f"control workload: {ended.reason}", last_words=ended.log_tail)
+    except OSError as error:
+        return walk.ended(Outcome.FAILED, f"the rehearsal could not go on: {error}")
 
 
 def _walk_back(
@@ -167,8 +169,11 @@ def _reinstall(
     lines = root.parent / "baseline.txt"
     lines.write_text(requirement_lines(baseline, by_name=True))
     environment = {name: value for name, value in installer_environment().items() if not name.startswith("UV_")}
-    environment["UV_CACHE_DIR"] = str(root.parent / "empty-cache")
+    # A configuration file may name places where a wheel that the wheelhouse lacks could still be found.
+    environment |= {"UV_CACHE_DIR": str(root.parent / "empty-cache"), "UV_NO_CONFIG": "1"}
     command = ["pip", "sync", "--quiet", "--offline", "--no-index", "--find-links", str(house), "--require-hashes"]
+    # Another build of the same version counts as installed, unless uv is told to put it back.
+    command += [word for wheel in wheels for word in ("--reinstall-package", wheel.name)]
     command += ["--python", str(root / "bin/python"), str(lines)]
     missing = [wheel.wheel for wheel in wheels if not (house / wheel.wheel).exists()]
     try:
@@ -213,13 +218,19 @@ def _damaged_files(root: Path, names: set[str]) -> list[str]:
     for distribution in distributions(path=[str(site)]):
         if canonicalize_name(distribution.metadata["Name"]) not in names:
             continue
-        for name, digest, _ in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
+        for name, digest in _record(distribution):
             path = site / name
             if not path.is_file():
                 found.append(f"{name} is missing")
             elif digest and digest.partition("=")[2] != _record_digest(path, digest.partition("=")[0]):
                 found.append(f"{name} is not what the wheel holds")
     return found
+
+
+def _record(distribution: Distribution) -> list[tuple[str, str]]:
+    """Return path and digest ("sha256=…") of every file that ``distribution`` brought."""
+    rows = csv.reader((distribution.read_text("RECORD") or "").splitlines())
+    return [(row[0], row[1]) for row in rows if len(row) >= 2]
 
 
 def _record_digest(path: Path, algorithm: str) -> str:
@@ -231,11 +242,7 @@ def _record_digest(path: Path, algorithm: str) -> str:
 def _strays(root: Path) -> list[str]:
     """Return files under torch's folder that no distribution owns: what a replaced release left behind."""
     site = site_packages(root)
-    owned = {
-        str(Path(name))
-        for distribution in distributions(path=[str(site)])
-        for name, *_ in csv.reader((distribution.read_text("RECORD") or "").splitlines())
-    }
+    owned = {str(Path(name)) for distribution in distributions(path=[str(site)]) for name, _ in _record(distribution)}
     return [
         f"{path.relative_to(site)} belongs to no installed package"
         for path in sorted((site / "torch").rglob("*"))

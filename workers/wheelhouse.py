@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from farm.errors import EnvironmentFailed
-from farm.installer import LAST_LINES, classify, redact_text
+from farm.installer import LAST_LINES, classify, no_index, redact_text
 from farm.model import Environment, LockedPackage
 from farm.pip_settings import installer_environment
 from farm.settings import Home
@@ -64,10 +66,18 @@ def _fetch(package: LockedPackage, folder: Path, requirement: str) -> Path:
     lines = folder / "requirements.txt"
     lines.write_text(f"{what} --hash=sha256:{package.sha256}\n")
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"]
-    command += ["--only-binary", ":all:", "--require-hashes", "--dest", str(folder / "wheels"), *_index_options()]
+    command += ["--only-binary", ":all:", "--require-hashes", "--dest", str(folder / "wheels")]
+    settings = installer_environment()
+    for place in filter(None, settings.get("UV_FIND_LINKS", "").split(",")):
+        command += ["--find-links", place]
     try:
         done = subprocess.run(
-            [*command, "-r", str(lines)], capture_output=True, text=True, check=False, timeout=DOWNLOAD_TIMEOUT_S
+            [*command, *no_index(settings), "-r", str(lines)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=DOWNLOAD_TIMEOUT_S,
+            env={**os.environ, **_pip_indexes(settings)},
         )
     except subprocess.TimeoutExpired as error:
         raise EnvironmentFailed(f"fetching '{package.wheel}' took over {DOWNLOAD_TIMEOUT_S:.0f} s") from error
@@ -82,17 +92,13 @@ def _fetch(package: LockedPackage, folder: Path, requirement: str) -> Path:
     return kept
 
 
-def _index_options() -> list[str]:
-    """Return uv's idea of where packages come from, in pip's words: both must look in the same places."""
-    settings = installer_environment()
-    options: list[str] = []
-    if settings.get("UV_DEFAULT_INDEX"):
-        options += ["--index-url", settings["UV_DEFAULT_INDEX"]]
-    for index in settings.get("UV_INDEX", "").split():
-        options += ["--extra-index-url", index]
-    for place in filter(None, settings.get("UV_FIND_LINKS", "").split(",")):
-        options += ["--find-links", place]
-    return options
+def _pip_indexes(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return uv's indexes in pip's words, as variables: both look in the same places, and no password is in a `ps`."""
+    default = settings.get("UV_DEFAULT_INDEX") or settings.get("UV_INDEX_URL")
+    extra = settings.get("UV_INDEX") or settings.get("UV_EXTRA_INDEX_URL")
+    said = {"PIP_INDEX_URL": default, "PIP_EXTRA_INDEX_URL": extra}
+    # uv lets an index have a name, "pytorch=https://…".
+    return {key: re.sub(r"(^|\s)[\w.-]+=(?=\w+:)", r"\1", value) for key, value in said.items() if value}
 
 
 def _sha256(path: Path) -> str:
