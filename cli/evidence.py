@@ -23,7 +23,7 @@ def keep_evidence(home: Home, evidence: Evidence) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         making = folder / f".{FILE}"
-        making.write_text(evidence.model_dump_json())
+        making.write_text(evidence.model_dump_json(), encoding="utf-8")
         making.replace(folder / FILE)
     except OSError as error:
         raise InfrastructureFailed(

@@ -66,7 +66,7 @@ class _Screen:
         now = {entry.cell_id: entry for entry in progress}
         self.seen |= now
         table = Table(title=_head(counts, len(self.cells), self.began, self.seen, now), title_justify="left")
-        for column in ("cell", "state", "restart", "p50 ratio so far", "limit", "left"):
+        for column in ("cell", "state", "restart", "p50 ratio (interval)", "limit", "left"):
             table.add_column(column, justify="left" if column in ("cell", "state") else "right")
         for cell in self.cells:
             entry = now.get(cell.id)
@@ -93,10 +93,10 @@ class _Lines:
             # One line a phase and one every so often: a log is read afterwards.
             if self.last.get(entry.cell_id, ("", 0))[0] != entry.phase or quiet:
                 self.last[entry.cell_id] = (entry.phase, entry.restart)
-                state, restart, interval, limit, left = _columns(entry)
-                parts = [f"{state} {entry.arm}".strip()]
+                state, restart, ratio, limit, left = _columns(entry)
+                parts = [state]
                 parts += [f"restart {restart}"] if restart else []
-                parts += [f"p50 ratio {interval}, limit {limit}"] if interval else []
+                parts += [f"p50 ratio {ratio}, limit {limit}"] if ratio else []
                 parts += [f"about {left} left"] if left else []
                 head = _head(counts, len(self.cells), self.began, self.seen, now)
                 click.echo(f"[{head}] {entry.cell_id}: {', '.join(parts)}", err=True)
@@ -104,14 +104,14 @@ class _Lines:
 
 
 def _columns(entry: Progress) -> tuple[str, str, str, str, str]:
-    interval = f"{entry.interval[0]:.3f} – {entry.interval[1]:.3f}" if entry.interval else ""
-    if entry.interval and not (entry.interval[0] > 0 and entry.interval[1] < float("inf")):
-        interval = "not yet"
+    ratio = f"{entry.ratio:.3f}" if entry.ratio is not None else ""
+    if entry.interval:
+        ratio += f" ({entry.interval[0]:.3f} – {entry.interval[1]:.3f})"
     return (
-        entry.phase,
+        f"{entry.phase} {entry.arm}".strip(),
         f"{entry.restart} of {entry.restarts}" if entry.phase == "measure" else "",
-        interval,
-        f"{entry.limit:.3f}" if entry.limit and interval else "",
+        ratio,
+        f"{entry.limit:.3f}" if entry.limit and ratio else "",
         _duration(entry.remaining_s) if entry.remaining_s is not None else "",
     )
 

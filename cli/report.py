@@ -34,7 +34,7 @@ def command(run: str | None, kind: str, as_json: bool, output: Path | None) -> N
         click.echo(text)
         return
     try:
-        output.write_text(text if text.endswith("\n") else text + "\n")
+        output.write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
     except OSError as error:
         raise InfrastructureFailed(f"'{output}' cannot be written: {error.strerror}") from error
     click.echo(f"wrote {output}", err=True)

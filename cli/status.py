@@ -9,6 +9,7 @@ import click
 from tabulate import tabulate
 
 from farm.broker.client import FarmClient
+from farm.local import end_orphaned_runs
 from farm.settings import Home, load_settings
 from farm.store import Store
 
@@ -20,6 +21,7 @@ __all__ = ["command"]
 def command(as_json: bool) -> None:
     """List the runs of this home and, with FARM_URL set, the fleet's workers and queues."""
     home, settings = Home.default(), load_settings()
+    end_orphaned_runs(home)
     runs = list(Store.open(home).runs()) if home.database.is_file() else []
     workers = FarmClient(settings.url).presences() if settings.url else []
     lengths = (

@@ -13,7 +13,15 @@ from cli.evidence import keep_evidence
 from cli.fleet import wait_for_hosts
 from cli.following import follow
 from farm.broker.client import FarmClient
-from farm.errors import EXIT_COMPLETE, EXIT_FALLS_SHORT, EXIT_INCOMPLETE, EnvironmentFailed, FarmError, Incomplete
+from farm.errors import (
+    EXIT_COMPLETE,
+    EXIT_FALLS_SHORT,
+    EXIT_INCOMPLETE,
+    EnvironmentFailed,
+    FarmError,
+    Incomplete,
+    InfrastructureFailed,
+)
 from farm.judge import falls_short, judge
 from farm.local import LocalFarm
 from farm.model import Backend, Decision, Evidence, Host, Judgement, Plan, RunState
@@ -96,7 +104,7 @@ def exit_code(evidence: Evidence, judgement: Judgement, require: Decision | None
 def publish(asked: Asked, evidence: Evidence, judgement: Judgement) -> Path:
     """Keep the evidence and its page in the home; return the page."""
     page = keep_evidence(asked.home, evidence) / "report.html"
-    page.write_text(to_html(evidence, judgement))
+    page.write_text(to_html(evidence, judgement), encoding="utf-8")
     return page
 
 
@@ -106,7 +114,12 @@ def _on_this_machine(asked: Asked, timeout: float | None) -> Evidence:
     # Before anything is started: most mistakes are in the question.
     plan = _make_plan(asked, [probe_host()])
     with LocalFarm(asked.home) as farm:
-        return _run(asked, FarmClient(farm.url), plan, farm.check, timeout)
+        try:
+            return _run(asked, FarmClient(farm.url), plan, farm.check, timeout)
+        except InfrastructureFailed:
+            # A part that has died explains more than the connection that it took with it.
+            farm.check()
+            raise
 
 
 def _on_the_fleet(asked: Asked, url: str, timeout: float | None) -> Evidence:
@@ -118,8 +131,9 @@ def _make_plan(asked: Asked, hosts: Sequence[Host]) -> Plan:
     click.echo("resolving releases ...", err=True)
     plan = plan_for(asked, hosts)
     if not plan.cells:
-        reasons = "; ".join(f"{backend}: {why}" for backend, why in plan.unserved_backends.items())
-        raise Incomplete(f"nothing can be measured: {reasons}")
+        asked_for = {b: why for b, why in plan.unserved_backends.items() if b in plan.requested_backends}
+        reasons = "; ".join(f"{backend}: {why}" for backend, why in (asked_for or plan.unserved_backends).items())
+        raise Incomplete(f"nothing can be measured: {reasons}; see what there is: farm status")
     for note in plan.resolution_notes:
         click.echo(f"  {note}", err=True)
     for refused in plan.refused:

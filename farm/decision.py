@@ -32,25 +32,34 @@ def worst(decisions: Iterable[Decision]) -> Decision:
     return min(decisions, key=PRECEDENCE.index)
 
 
-def effect(status: Status, gate: Gate, tier: Tier, question: Question, *, separable: bool) -> Decision:
+def effect(verdict: Verdict, tier: Tier, question: Question, *, separable: bool) -> Decision:
     """Return what one verdict of a required gate does to its row.
 
     ``separable`` says that this one workload can be kept apart while the rest of the tier passes. A tier that is in
     service already runs the candidate's release, not yet its new paths: those are left, not rolled back. Where the
     way back itself fails, nobody is sent on it.
     """
+    status, gate = verdict.status, verdict.gate
     if status in (Status.PASS, Status.NOT_APPLICABLE):
         return Decision.ADOPT
     if question is Question.FEATURE:
         # A gain that nobody saw earns nothing: what a tier forgives is doubt about "no worse".
         return Decision.DEFER
-    if status is Status.INCONCLUSIVE and gate in tier.may_be_inconclusive:
+    if status is Status.INCONCLUSIVE and gate in tier.may_be_inconclusive and _leans_well(verdict):
         return Decision.ADOPT
     if status is Status.FAIL and gate is not Gate.ROLLBACK:
         if tier.in_service:
             return Decision.ROLLBACK
         return Decision.ISOLATE if separable else Decision.DEFER
     return Decision.DEFER
+
+
+def _leans_well(verdict: Verdict) -> bool:
+    """Return whether every estimate is on the right side of its limit: doubt is forgiven, a likely harm is not."""
+    figures = [figure for figure in (verdict.figure, *verdict.others) if figure is not None and figure.limit]
+    if verdict.gate is Gate.THROUGHPUT:
+        return bool(figures) and all(figure.value >= (figure.limit or 0.0) for figure in figures)
+    return bool(figures) and all(figure.value <= (figure.limit or 0.0) for figure in figures)
 
 
 def decide_row(
@@ -67,7 +76,7 @@ def decide_row(
         for verdict in _answers(cell, required):
             # A prototype earns `isolate` with right results, never with wrong ones.
             apart = separable and not (cell.track == "prototype" and verdict.gate is Gate.CORRECTNESS)
-            does = effect(verdict.status, verdict.gate, tier, key.question, separable=apart)
+            does = effect(verdict, tier, key.question, separable=apart)
             if does is Decision.ROLLBACK and alarmed and verdict.gate in (Gate.LATENCY, Gate.THROUGHPUT):
                 does = Decision.DEFER
             found.append((does, cell, verdict))

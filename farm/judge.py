@@ -277,7 +277,9 @@ def _coverage(evidence: Evidence, results: Mapping[str, CellResult]) -> Coverage
 
 
 def _valid(result: CellResult) -> bool:
-    return result.validity.valid and not implausible(result.restarts, (Side.CANDIDATE, Side.BASELINE))
+    sides = (Side.CANDIDATE, Side.BASELINE)
+    against = any(side in result.validity.arms for side in sides)
+    return result.validity.valid and not against and not implausible(result.restarts, sides)
 
 
 def _alarms(cells: Iterable[Cell], results: Mapping[str, CellResult]) -> list[str]:

@@ -33,7 +33,8 @@ def main(arguments: list[str]) -> int:
             _end(child)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
-    return child.returncode or 0
+    # As a shell says it: 128 and the signal.
+    return 128 - child.returncode if child.returncode < 0 else child.returncode
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import secrets
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -15,12 +16,15 @@ import psutil
 from farm.broker.server import prepare_server, wait_for_server
 from farm.errors import InfrastructureFailed
 from farm.settings import Home
+from farm.store import Store
 
-__all__ = ["LocalFarm"]
+__all__ = ["LocalFarm", "end_orphaned_runs"]
 
 LOG_LINES = 8
 START_S = 20.0
 END_S = 8.0
+#: Owner of the runs of `farm up`: they wait for the next one.
+COORDINATOR = "coordinator"
 
 
 @dataclass
@@ -41,14 +45,14 @@ class LocalFarm:
     def __init__(self, home: Home, *, worker: bool = True, port: int | None = None) -> None:
         self._home, self._worker, self._port = home, worker, port
         self._parts: list[_Part] = []
-        kept = not worker
-        self._folder = home.server / ("coordinator" if kept else f"embedded-{os.getpid()}")
-        self._owner = "coordinator" if kept else secrets.token_hex(8)
-        self._kept = kept
+        self._kept = not worker
+        self._owner = COORDINATOR if self._kept else _owner_name(psutil.Process())
+        self._folder = home.server / self._owner
         self.url = ""
 
     def __enter__(self) -> LocalFarm:
         _remove_stale(self._home.server)
+        end_orphaned_runs(self._home)
         try:
             command, self.url = prepare_server(self._folder, self._port)
             self._start("server", command)
@@ -70,9 +74,7 @@ class LocalFarm:
             if part.process.poll() is not None:
                 lines = part.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
                 words = "\n".join(lines)
-                raise InfrastructureFailed(
-                    f"the {part.name} ended with status {part.process.returncode}; what was measured is kept\n{words}"
-                )
+                raise InfrastructureFailed(f"the {part.name} {_ending(part.process.returncode)}\n{words}".rstrip())
 
     def close(self) -> None:
         """End every part, the last one first, and wait for it."""
@@ -87,6 +89,14 @@ class LocalFarm:
         self._parts.clear()
         if not self._kept:
             shutil.rmtree(self._folder, ignore_errors=True)
+            self._end_runs()
+
+    def _end_runs(self) -> None:
+        """Say in the store that what is still open ended with this farm; nobody else would ever close it."""
+        if self._home.database.is_file():
+            store = Store.open(self._home)
+            store.end_runs(lambda owner: owner == self._owner, "the farm that measured it ended")
+            store.close()
 
     def _start(self, name: str, command: list[str]) -> None:
         self._home.logs.mkdir(parents=True, exist_ok=True)
@@ -110,9 +120,40 @@ class LocalFarm:
         self._parts.append(_Part(name, process, write, log))
 
 
+def end_orphaned_runs(home: Home) -> None:
+    """Close the runs of embedded farms whose process was killed; what was measured of them stays."""
+    if home.database.is_file():
+        store = Store.open(home)
+        store.end_runs(_is_gone, "the command that measured it was killed")
+        store.close()
+
+
+def _ending(status: int) -> str:
+    if status > 128:
+        with contextlib.suppress(ValueError):
+            return f"was killed by {signal.Signals(status - 128).name}; what was measured is kept: farm status"
+    return f"ended with status {status}; what was measured is kept: farm status"
+
+
+def _owner_name(process: psutil.Process) -> str:
+    # The start time tells a process from a later one with the same number.
+    return f"embedded-{process.pid}-{process.create_time():.2f}"
+
+
+def _is_gone(owner: str) -> bool:
+    parts = owner.split("-")
+    if parts[0] != "embedded" or len(parts) != 3:
+        return False
+    try:
+        return _owner_name(psutil.Process(int(parts[1]))) != owner
+    except (psutil.NoSuchProcess, ValueError):
+        return True
+    except psutil.AccessDenied:
+        return False
+
+
 def _remove_stale(folder: Path) -> None:
     """Remove what embedded servers of processes that are gone left behind."""
     for path in folder.glob("embedded-*"):
-        pid = path.name.rpartition("-")[2]
-        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+        if _is_gone(path.name):
             shutil.rmtree(path, ignore_errors=True)

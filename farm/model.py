@@ -311,8 +311,8 @@ class Plan(Model):
 
     @property
     def plan_digest(self) -> str:
-        """SHA-256 of all but when, how and beside whom it was asked: equal questions have equal digests."""
-        return self.digest(exclude={"created", "requested", "unserved_backends"})
+        """SHA-256 of all but when, how, from where and beside whom it was asked: equal questions have equal digests."""
+        return self.digest(exclude={"created", "requested", "command", "matrix_source", "unserved_backends"})
 
 
 class CellOrder(Model):
@@ -497,6 +497,8 @@ class Validity(Model):
 
     valid: bool
     reasons: tuple[str, ...] = ()
+    arms: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """What makes the times of one arm mean nothing: comparisons of the other arms stand."""
 
 
 class Host(Model):
@@ -675,8 +677,11 @@ class Progress(Model):
     arm: str = ""
     restart: int = 0
     restarts: int = 0
+    ratio: float | None = None
+    """Of the medians so far, the first challenger over its reference."""
     interval: tuple[float, float] | None = None
-    """Of the p50 ratio so far."""
+    """Of that ratio; None while there are too few restarts for one."""
     limit: float | None = None
+    """The limit that it is nearest to."""
     elapsed_s: float
     remaining_s: float | None = None

@@ -6,7 +6,7 @@ SQLite by default, any database that SQLAlchemy speaks by its URL.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -246,6 +246,20 @@ class Store:
                 update(cell_table).where(where).values(state="done", worker=result.worker, since=time.time())
             )
         return "counted"
+
+    def end_runs(self, which: Callable[[str], bool], reason: str) -> list[str]:
+        """Close as incomplete every open run of an owner that ``which`` accepts; return their ids."""
+        open_cells = ("pending", "queued", "running")
+        running = select(run_table.c.id, run_table.c.owner).where(run_table.c.state == RunState.RUNNING.value)
+        with self._engine.begin() as connection:
+            ended = [row.id for row in connection.execute(running) if which(row.owner)]
+            for run_id in ended:
+                mine = (cell_table.c.run_id == run_id) & cell_table.c.state.in_(open_cells)
+                connection.execute(update(cell_table).where(mine).values(state="failed", reason=reason))
+                connection.execute(
+                    update(run_table).where(run_table.c.id == run_id).values(state=RunState.INCOMPLETE.value)
+                )
+        return ended
 
     def finish(self, run_id: str, state: RunState) -> None:
         """Close a run."""

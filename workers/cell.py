@@ -234,6 +234,7 @@ class _CellRun:
         )
 
     def _start_untimed(self, arm: str, purpose: str, caches: Path | None) -> RunnerSession:
+        self._tell(arm=arm)
         return self._runner(self._python(arm), f"{arm}-{purpose}", caches or self._caches(arm), settled_allocator=False)
 
     def _runner(
@@ -298,11 +299,16 @@ class _CellRun:
         finally:
             self.phases_ns[name] = time.monotonic_ns() - began
 
-    def _progress(self, restarts: int, interval: Interval | None, limit: float | None) -> None:
-        self._tell(restarts, (interval.low, interval.high) if interval else None, limit)
+    def _progress(self, restarts: int, interval: Interval | None, limit: float | None, left_s: float) -> None:
+        self._tell(
+            restart=restarts,
+            ratio=interval.value if interval else None,
+            interval=(interval.low, interval.high) if interval and interval.bounded else None,
+            limit=limit,
+            remaining_s=left_s,
+        )
 
-    def _tell(self, restarts: int = 0, interval: tuple[float, float] | None = None, limit: float | None = None) -> None:
-        elapsed = time.monotonic() - self._began
+    def _tell(self, **seen: Any) -> None:
         self._report(
             Progress(
                 run_id=self.order.run_id,
@@ -310,11 +316,9 @@ class _CellRun:
                 attempt=self.order.attempt,
                 worker=self.worker,
                 phase=self._phase_name,
-                restart=restarts,
                 restarts=max(self.cell.measuring.looks),
-                interval=interval,
-                limit=limit,
-                elapsed_s=elapsed,
+                elapsed_s=time.monotonic() - self._began,
+                **seen,
             )
         )
 

@@ -72,8 +72,8 @@ class Duet:
     """Measures the arms of one cell.
 
     ``start(arm, restart)`` starts a fresh runner of an arm and returns its session before torch is imported;
-    ``setup`` holds the fields of its set-up request. ``progress(restart, interval, limit)`` is called between
-    restarts, ``cancelled()`` between windows.
+    ``setup`` holds the fields of its set-up request. ``progress(restarts, interval, limit, seconds_left)`` is called
+    between restarts, ``cancelled()`` between windows.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Duet:
         setup: Mapping[str, dict[str, Any]],
         *,
         seed: int,
-        progress: Callable[[int, Interval | None, float | None], None],
+        progress: Callable[[int, Interval | None, float | None, float], None],
         cancelled: Callable[[], bool],
     ) -> None:
         self.arms = list(arms)
@@ -100,7 +100,8 @@ class Duet:
     def run(self) -> Timing:
         """Measure until every limit is settled at a planned look, the restarts are used up or the budget ends."""
         timing = Timing()
-        deadline = time.monotonic() + self.measuring.budget_s
+        start = time.monotonic()
+        deadline = start + self.measuring.budget_s
         longest = 0.0
         last = max(self.measuring.looks)
         while len(timing.restarts) < last:
@@ -117,7 +118,9 @@ class Duet:
                 return timing
             longest = max(longest, time.monotonic() - began)
             interval, limit = self._closest(timing.restarts)
-            self._progress(len(timing.restarts), interval, limit)
+            done = len(timing.restarts)
+            left = min((last - done) * (time.monotonic() - start) / max(done, 1), deadline - time.monotonic())
+            self._progress(done, interval, limit, max(0.0, left))
             if len(timing.restarts) in self.measuring.looks and self._all_settled(timing.restarts):
                 timing.stopped_because = "settled"
                 return timing

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from farm.model import Restart, Validity, unpack_ns
+from farm.model import ArmTiming, Restart, Validity, unpack_ns
 
 __all__ = ["Watch", "validity_of"]
 
 #: Clocks may disagree by this much over a cell before something stood still or jumped.
 CLOCK_TOLERANCE_S = 2.0
-#: More than this share of an arm's restarts without a steady state makes the cell `never steady`.
+#: More than this share of an arm's restarts without a steady state makes it `never steady`.
 UNSTEADY_SHARE = 0.5
 
 
@@ -40,26 +40,22 @@ class Watch:
 
 
 def validity_of(reasons: Iterable[str], watch: Watch, restarts: Sequence[Restart]) -> Validity:
-    """Return the validity of a cell from its broken controls, its clocks and its restarts."""
-    found = [*reasons, *watch.reasons(), *_never_steady(restarts), *_implausible(restarts)]
-    return Validity(valid=not found, reasons=tuple(found))
-
-
-def _never_steady(restarts: Sequence[Restart]) -> list[str]:
-    found = []
+    """Return the validity of a cell from its broken controls and its clocks, and of its arms from their restarts."""
+    found = [*reasons, *watch.reasons()]
+    arms: dict[str, tuple[str, ...]] = {}
     for arm in sorted({name for restart in restarts for name in restart.arms}):
-        lives = [restart.arms[arm] for restart in restarts if arm in restart.arms]
-        unsteady = sum(not life.steady for life in lives)
-        if unsteady > UNSTEADY_SHARE * len(lives):
-            found.append(f"never steady: {arm} in {unsteady} of {len(lives)} restarts")
+        against = _against([restart.arms[arm] for restart in restarts if arm in restart.arms])
+        if against:
+            arms[arm] = tuple(against)
+    return Validity(valid=not found, reasons=tuple(found), arms=arms)
+
+
+def _against(lives: Sequence[ArmTiming]) -> list[str]:
+    """Return what one arm's runners say against its times. A step of 0 ns is no time (CASES.md A5)."""
+    found = []
+    unsteady = sum(not life.steady for life in lives)
+    if unsteady > UNSTEADY_SHARE * len(lives):
+        found.append(f"never steady in {unsteady} of {len(lives)} restarts")
+    if any(bool((unpack_ns(window.steps_ns) == 0).any()) for life in lives for window in life.windows):
+        found.append("sensor implausible: a step took 0 ns")
     return found
-
-
-def _implausible(restarts: Sequence[Restart]) -> list[str]:
-    """Return arms with a step of zero time: 0 is an outcome stored as a number (CASES.md A5)."""
-    found = set()
-    for restart in restarts:
-        for arm, life in restart.arms.items():
-            if any(bool((unpack_ns(window.steps_ns) == 0).any()) for window in life.windows):
-                found.add(f"sensor implausible: a step of {arm} took 0 ns")
-    return sorted(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from farm.gates.question import GateQuestion
-from farm.model import Figure, Gate, Outcome, Question, Status, Verdict
+from farm.model import Figure, Gate, Outcome, Question, Side, Status, Verdict
 
 __all__ = ["judge"]
 
@@ -21,6 +21,10 @@ def judge(asked: GateQuestion) -> Verdict:
     if rehearsal is None:
         return _verdict(Status.UNTESTED, "the worker answered without a rehearsal")
     if rehearsal.outcome is Outcome.NO_ENVIRONMENT:
+        missing = [side for side, arm in result.arms.items() if arm.outcome is Outcome.NO_ENVIRONMENT]
+        if missing == [Side.BASELINE]:
+            # Whoever runs it today could not come back to it (CASES.md V5).
+            return _verdict(Status.FAIL, f"the baseline cannot be installed any more: {rehearsal.reason}")
         return _verdict(Status.UNTESTED, rehearsal.reason)
     seconds = rehearsal.duration_ns / 1e9
     figure = Figure(name="rehearsal", value=seconds, limit=asked.tier.rollback_s, unit="s")

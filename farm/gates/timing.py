@@ -164,7 +164,10 @@ def _once(asked: GateQuestion, what: str, work: Callable[[], Found]) -> Found:
 def _unusable(gate: Gate, asked: GateQuestion) -> Verdict | None:
     """Return the verdict where times cannot be what they say, or fall into two modes; None where they can be judged."""
     assert asked.result is not None
-    restarts = asked.result.restarts
+    restarts, against = asked.result.restarts, asked.result.validity.arms
+    for name in (asked.arm, asked.reference):
+        if name in against:
+            return Verdict(gate=gate, status=Status.UNTESTED, reason=f"invalid: {name} {'; '.join(against[name])}")
     reason = _once(asked, "implausible", lambda: implausible(restarts, (asked.arm, asked.reference)))
     if reason:
         return Verdict(gate=gate, status=Status.UNTESTED, reason=f"invalid: {reason}")

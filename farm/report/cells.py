@@ -98,6 +98,9 @@ def cell_view(evidence: Evidence, judgement: Judgement, cell: Cell) -> CellView:
 def _state(result: CellResult | None, why_none: str) -> tuple[str, str]:
     if result is None:
         return f"no result: {why_none}", "untested"
+    if result.validity.valid and result.validity.arms:
+        against = "; ".join(f"{name} {', '.join(reasons)}" for name, reasons in result.validity.arms.items())
+        return f"times invalid: {against}", "invalid"
     if result.validity.valid:
         return "valid", "valid"
     return f"invalid: {'; '.join(result.validity.reasons)}", "invalid"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.decision import PRECEDENCE, RowKey, decide_row, effect, required_gates, worst
-from farm.model import CellVerdicts, Decision, DecisionRow, Gate, Question, Status, Tier, Verdict
+from farm.model import CellVerdicts, Decision, DecisionRow, Figure, Gate, Question, Status, Tier, Verdict
 from tests.evidence import GATES, tier
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "decision-rule.md"
@@ -72,11 +72,14 @@ def table_rows() -> list[list[str]]:
     return rows[2:]
 
 
-def fits(row: Sequence[str], status: Status, gate: Gate, limits: Tier, question: Question, *, separable: bool) -> bool:
+def fits(
+    row: Sequence[str], status: Status, gate: Gate, limits: Tier, question: Question, *, separable: bool, within: bool
+) -> bool:
     forgiven = gate in limits.may_be_inconclusive
     gates = {
         "any": True,
-        "may be inconclusive": forgiven,
+        "may be inconclusive, estimate within": forgiven and within,
+        "may be inconclusive, estimate beyond": forgiven and not within,
         "must be conclusive": not forgiven,
         "rollback": gate is Gate.ROLLBACK,
         "any but rollback": gate is not Gate.ROLLBACK,
@@ -90,15 +93,23 @@ def fits(row: Sequence[str], status: Status, gate: Gate, limits: Tier, question:
     return row[0] == status and row[1] in ("any", question) and gates[row[2]] and tiers[row[3]]
 
 
+def estimate(gate: Gate, *, within: bool) -> Figure:
+    """More is better for throughput alone."""
+    limit, other = (0.97, 0.90) if gate is Gate.THROUGHPUT else (1.03, 1.10)
+    return Figure(name="ratio", value=limit if within else other, limit=limit)
+
+
 def test_the_page_says_what_the_function_does() -> None:
     rows = table_rows()
     used = set()
     for status, gate, question in itertools.product(Status, Gate, Question):
-        for in_service, separable, forgiving in itertools.product((False, True), repeat=3):
-            limits = tier(in_service=in_service, may_be_inconclusive=(Gate.LATENCY,) if forgiving else ())
-            found = [i for i, row in enumerate(rows) if fits(row, status, gate, limits, question, separable=separable)]
-            assert len(found) == 1, (status, gate, question, in_service, separable, forgiving)
-            assert rows[found[0]][4] == effect(status, gate, limits, question, separable=separable)
+        for in_service, separable, forgiving, within in itertools.product((False, True), repeat=4):
+            limits = tier(in_service=in_service, may_be_inconclusive=(gate,) if forgiving else ())
+            asked = {"separable": separable, "within": within}
+            found = [i for i, row in enumerate(rows) if fits(row, status, gate, limits, question, **asked)]
+            assert len(found) == 1, (status, gate, question, in_service, separable, forgiving, within)
+            verdict = Verdict(gate=gate, status=status, reason="", figure=estimate(gate, within=within))
+            assert rows[found[0]][4] == effect(verdict, limits, question, separable=separable)
             used.add(found[0])
     assert used == set(range(len(rows)))
 
@@ -157,10 +168,22 @@ def test_a_cell_that_no_required_gate_fits_is_untested() -> None:
 
 def test_a_tier_may_forgive_doubt_and_nothing_else() -> None:
     limits = tier(may_be_inconclusive=(Gate.LATENCY,))
-    doubtful = {status: passing(but={Gate.LATENCY: status}) for status in Status}
-    assert decide(doubtful[Status.INCONCLUSIVE], limits=limits).decision is Decision.ADOPT
-    assert decide(doubtful[Status.UNTESTED], limits=limits).decision is Decision.DEFER
-    assert decide(doubtful[Status.FAIL], limits=limits).decision is Decision.DEFER
+
+    def decided(status: Status, *, within: bool = True) -> Decision:
+        found = passing()
+        latency = Verdict(gate=Gate.LATENCY, status=status, reason="", figure=estimate(Gate.LATENCY, within=within))
+        others = tuple(verdict for verdict in found.verdicts if verdict.gate is not Gate.LATENCY)
+        return decide(found.model_copy(update={"verdicts": (latency, *others)}), limits=limits).decision
+
+    assert decided(Status.INCONCLUSIVE) is Decision.ADOPT
+    assert decided(Status.INCONCLUSIVE, within=False) is Decision.DEFER
+    assert decided(Status.UNTESTED) is Decision.DEFER
+    assert decided(Status.FAIL) is Decision.DEFER
+
+
+def test_doubt_without_an_estimate_is_not_forgiven() -> None:
+    doubtful = passing(but={Gate.LATENCY: Status.INCONCLUSIVE})
+    assert decide(doubtful, limits=tier(may_be_inconclusive=(Gate.LATENCY,))).decision is Decision.DEFER
 
 
 def test_a_feature_whose_gain_is_in_doubt_is_not_adopted() -> None:

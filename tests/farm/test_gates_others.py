@@ -156,6 +156,24 @@ def test_a_rehearsal_that_is_missing_or_invalid_is_untested_with_its_reason() ->
     assert (found.status, found.reason) == (Status.UNTESTED, "invalid: machine suspended for 9 s")
 
 
+@pytest.mark.parametrize(
+    ("missing", "status"),
+    [
+        (("baseline",), Status.FAIL),
+        (("candidate",), Status.UNTESTED),
+        (("baseline", "candidate"), Status.UNTESTED),
+    ],
+)
+def test_a_baseline_that_is_no_longer_served_fails_the_way_back_today(missing: tuple[str, ...], status: Status) -> None:
+    """CASES.md V5."""
+    reason = "no wheel of nvidia-cublas==13.1.1 is served"
+    arms = {name: ended(Outcome.NO_ENVIRONMENT, reason) for name in missing}
+    walked = rehearsed(outcome=Outcome.NO_ENVIRONMENT, reason=f"{missing[0]}: {reason}")
+    found = judge_gate(Gate.ROLLBACK, ask(way_back=walked.model_copy(update={"arms": arms})))
+    assert found.status is status
+    assert "nvidia-cublas==13.1.1" in found.reason
+
+
 def test_a_limit_that_is_no_number_passes_no_rehearsal() -> None:
     found = judge_gate(Gate.ROLLBACK, ask(limits=tier(rollback_s=math.nan), way_back=rehearsed()))
     assert found.status is Status.FAIL
