@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -13,33 +13,34 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from farm.broker.client import FarmClient
-from farm.model import Cell, Plan, Progress, RunState
+from farm.broker.client import CellState, FarmClient
+from farm.model import Progress, RunState
 
 __all__ = ["follow"]
 
 POLL_S = 0.5
 #: Without a terminal a line is written when something changes, and at least this often.
 QUIET_S = 15.0
+OVER = ("done", "failed")
 
 
 class _Display(Protocol):
-    def show(self, counts: dict[str, int], progress: Sequence[Progress]) -> None: ...
+    def show(self, cells: Sequence[CellState], progress: Sequence[Progress]) -> None: ...
 
 
 def follow(
-    client: FarmClient, run_id: str, plan: Plan, check: Callable[[], None], deadline_s: float | None = None
+    client: FarmClient, run_id: str, check: Callable[[], None], deadline_s: float | None = None
 ) -> RunState | None:
     """Show the run until it is over and return its state, or None where ``deadline_s`` came first.
 
     ``check`` raises where a part of the farm that we started has died.
     """
     began = time.monotonic()
-    with _display(plan.cells, began) as display:
+    with _display(began) as display:
         while True:
             check()
             state = client.state(run_id)
-            display.show(client.counts(run_id), client.progress(run_id))
+            display.show(client.cells(run_id), client.progress(run_id))
             if state in (RunState.COMPLETE, RunState.INCOMPLETE):
                 return state
             if deadline_s is not None and time.monotonic() - began > deadline_s:
@@ -48,59 +49,61 @@ def follow(
 
 
 @contextmanager
-def _display(cells: Sequence[Cell], began: float) -> Iterator[_Display]:
+def _display(began: float) -> Iterator[_Display]:
     if not sys.stderr.isatty():
-        yield _Lines(cells, began)
+        yield _Lines(began)
         return
     console = Console(stderr=True)
     with Live(console=console, refresh_per_second=4, transient=True) as live:
-        yield _Screen(cells, began, live)
+        yield _Screen(began, live)
 
 
 class _Screen:
-    def __init__(self, cells: Sequence[Cell], began: float, live: Live) -> None:
-        self.cells, self.began, self.live = cells, began, live
-        self.seen: dict[str, Progress] = {}
+    def __init__(self, began: float, live: Live) -> None:
+        self.began, self.live = began, live
 
-    def show(self, counts: dict[str, int], progress: Sequence[Progress]) -> None:
+    def show(self, cells: Sequence[CellState], progress: Sequence[Progress]) -> None:
         now = {entry.cell_id: entry for entry in progress}
-        self.seen |= now
-        table = Table(title=_head(counts, len(self.cells), self.began, self.seen, now), title_justify="left")
+        table = Table(title=_head(cells, now, self.began), title_justify="left")
         for column in ("cell", "state", "restart", "p50 ratio (interval)", "limit", "left"):
             table.add_column(column, justify="left" if column in ("cell", "state") else "right")
-        for cell in self.cells:
-            entry = now.get(cell.id)
+        for cell in cells:
+            entry = now.get(cell.cell_id)
             if entry is None:
-                state = "done" if cell.id in self.seen else "waiting"
-                table.add_row(cell.id, state, "", "", "", "", style="dim")
+                table.add_row(cell.cell_id, f"{cell.state} {cell.reason}".strip(), "", "", "", "", style="dim")
             else:
-                table.add_row(cell.id, *_columns(entry))
+                table.add_row(cell.cell_id, *_columns(entry))
         self.live.update(table)
 
 
 class _Lines:
-    def __init__(self, cells: Sequence[Cell], began: float) -> None:
-        self.cells, self.began = cells, began
-        self.seen: dict[str, Progress] = {}
-        self.last: dict[str, tuple[str, int]] = {}
-        self.said = 0.0
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.phases: dict[str, str] = {}
+        self.over: set[str] = set()
+        self.said = began
 
-    def show(self, counts: dict[str, int], progress: Sequence[Progress]) -> None:
+    def show(self, cells: Sequence[CellState], progress: Sequence[Progress]) -> None:
         now = {entry.cell_id: entry for entry in progress}
-        self.seen |= now
         quiet = time.monotonic() - self.said > QUIET_S
+        for cell in cells:
+            if cell.state in OVER and cell.cell_id not in self.over:
+                self.over.add(cell.cell_id)
+                self._say(cells, now, cell.cell_id, f"{cell.state} {cell.reason}".strip())
         for entry in progress:
             # One line a phase and one every so often: a log is read afterwards.
-            if self.last.get(entry.cell_id, ("", 0))[0] != entry.phase or quiet:
-                self.last[entry.cell_id] = (entry.phase, entry.restart)
+            if entry.cell_id not in self.over and (self.phases.get(entry.cell_id) != entry.phase or quiet):
+                self.phases[entry.cell_id] = entry.phase
                 state, restart, ratio, limit, left = _columns(entry)
                 parts = [state]
                 parts += [f"restart {restart}"] if restart else []
                 parts += [f"p50 ratio {ratio}, limit {limit}"] if ratio else []
                 parts += [f"about {left} left"] if left else []
-                head = _head(counts, len(self.cells), self.began, self.seen, now)
-                click.echo(f"[{head}] {entry.cell_id}: {', '.join(parts)}", err=True)
-                self.said = time.monotonic()
+                self._say(cells, now, entry.cell_id, ", ".join(parts))
+
+    def _say(self, cells: Sequence[CellState], now: Mapping[str, Progress], cell_id: str, words: str) -> None:
+        click.echo(f"[{_head(cells, now, self.began)}] {cell_id}: {words}", err=True)
+        self.said = time.monotonic()
 
 
 def _columns(entry: Progress) -> tuple[str, str, str, str, str]:
@@ -116,14 +119,14 @@ def _columns(entry: Progress) -> tuple[str, str, str, str, str]:
     )
 
 
-def _head(counts: dict[str, int], total: int, began: float, seen: dict[str, Progress], now: dict[str, Progress]) -> str:
+def _head(cells: Sequence[CellState], now: Mapping[str, Progress], began: float) -> str:
     elapsed = time.monotonic() - began
-    done = counts.get("done", 0) + counts.get("failed", 0)
-    head = f"{done} of {total} cells, {_duration(elapsed)}"
-    if 0 < done < total:
+    done = sum(cell.state in OVER for cell in cells)
+    head = f"{done} of {len(cells)} cells, {_duration(elapsed)}"
+    if 0 < done < len(cells):
         # Cells of a suite are alike in length: what is done tells of what is left.
         spent = elapsed - sum(entry.elapsed_s for entry in now.values())
-        head += f", about {_duration(max(0.0, spent / done * total - elapsed))} left"
+        head += f", about {_duration(max(0.0, spent / done * len(cells) - elapsed))} left"
     return head
 
 

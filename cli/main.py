@@ -80,6 +80,9 @@ def farm() -> None:
 def main() -> None:
     """Run the command line: every failure is one line on stderr and an exit code."""
     signal.signal(signal.SIGTERM, _terminated)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        # A terminal that is closed interrupts as Ctrl-C does; under nohup it does not.
+        signal.signal(signal.SIGHUP, _terminated)
     try:
         code = farm.main(standalone_mode=False)
     except click.ClickException as error:
@@ -88,8 +91,8 @@ def main() -> None:
     except FarmError as error:
         _say(error)
         sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt) as error:
-        click.echo(f"farm: interrupted{f'; {error}' if str(error) else ''}", err=True)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("farm: interrupted", err=True)
         sys.exit(EXIT_INCOMPLETE)
     except BrokenPipeError:
         # The reader of our output is gone: nothing is left to say, and nowhere to say it.

@@ -118,7 +118,7 @@ def _on_this_machine(asked: Asked, timeout: float | None) -> Evidence:
             return _run(asked, FarmClient(farm.url), plan, farm.check, timeout)
         except InfrastructureFailed:
             # A part that has died explains more than the connection that it took with it.
-            farm.check()
+            farm.check(patience_s=1.0)
             raise
 
 
@@ -147,15 +147,15 @@ def _run(asked: Asked, client: FarmClient, plan: Plan, check: Callable[[], None]
     run_id = client.submit(plan)
     click.echo(f"run {run_id}: {len(plan.cells)} cells, plan {plan.plan_digest[:16]}", err=True)
     try:
-        state = follow(client, run_id, plan, check, timeout * 60 if timeout else None)
+        state = follow(client, run_id, check, timeout * 60 if timeout else None)
     except KeyboardInterrupt as interrupt:
         click.echo("\ncancelling; what was measured is kept ...", err=True)
         try:
             _cancel(client, run_id, "interrupted")
             keep_evidence(asked.home, client.evidence(run_id))
         except FarmError as error:
-            raise KeyboardInterrupt(f"run {run_id} could not be cancelled: {error}") from interrupt
-        raise KeyboardInterrupt(f"what was measured: farm report {run_id}") from interrupt
+            raise Incomplete(f"interrupted; run {run_id} could not be cancelled: {error}") from interrupt
+        raise Incomplete(f"interrupted; what was measured: farm report {run_id}") from interrupt
     if state is None:
         click.echo(f"farm: run {run_id} took longer than {timeout} min; what was measured is kept", err=True)
         _cancel(client, run_id, f"not done within {timeout} min")

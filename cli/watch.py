@@ -27,7 +27,6 @@ def command(ctx: click.Context, run: str) -> None:
     client = FarmClient(settings.url)
     if client.state(run) is None:
         raise UsageError(f"the farm knows no run '{run}'; see: farm status")
-    plan = Store.open(home).plan(run) if home.database.is_file() else client.evidence(run).plan
-    found = follow(client, run, plan, lambda: None)
+    found = follow(client, run, lambda: None)
     click.echo(f"run {run}: {found}; farm report {run}")
     ctx.exit(EXIT_COMPLETE if found is RunState.COMPLETE else EXIT_INCOMPLETE)

@@ -6,6 +6,7 @@ The database is the truth and the server is transport: every step here can be ki
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import signal
 import sys
@@ -196,19 +197,14 @@ class Aggregator:
     def _publish(self, run_id: str) -> None:
         """Close the run where nothing is open, and tell who follows it."""
         cells = self.store.cells(run_id)
-        counts: dict[str, int] = {}
-        for cell in cells:
-            counts[cell.state] = counts.get(cell.state, 0) + 1
         if all(cell.state in ("done", "failed") for cell in cells):
-            self.store.finish(run_id, RunState.INCOMPLETE if counts.get("failed") else RunState.COMPLETE)
+            failed = any(cell.state == "failed" for cell in cells)
+            self.store.finish(run_id, RunState.INCOMPLETE if failed else RunState.COMPLETE)
             self._redis.set(keys.evidence(run_id), pack(self.store.evidence(run_id)), ex=KEEP_S)
-        state = self.store.state(run_id) or RunState.RUNNING
-        with self._redis.pipeline() as pipe:
-            pipe.delete(keys.counts(run_id))
-            if counts:
-                pipe.hset(keys.counts(run_id), mapping=counts)
-            pipe.set(keys.state(run_id), state.value, ex=KEEP_S)
-            pipe.execute()
+        shown = json.dumps([[cell.cell_id, cell.state, cell.reason] for cell in cells])
+        self._redis.set(keys.cells(run_id), shown, ex=KEEP_S)
+        for row in self.store.runs(run_id):
+            self._redis.set(keys.run(run_id), row.model_dump_json(), ex=KEEP_S)
 
     def _plan(self, run_id: str) -> Plan:
         if run_id not in self._plans:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,8 +69,11 @@ class LocalFarm:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def check(self) -> None:
-        """Raise InfrastructureFailed where a part has ended, with the last lines of its log."""
+    def check(self, patience_s: float = 0.0) -> None:
+        """Raise InfrastructureFailed where a part has ended, or ends within ``patience_s``, with its log's last lines."""
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline and all(part.process.poll() is None for part in self._parts):
+            time.sleep(0.05)
         for part in self._parts:
             if part.process.poll() is not None:
                 lines = part.log.read_text(errors="replace").splitlines()[-LOG_LINES:]

@@ -651,6 +651,19 @@ class RunState(StrEnum):
     INCOMPLETE = "incomplete"
 
 
+class RunRow(Model):
+    """A run in a list."""
+
+    run_id: str
+    state: RunState
+    created: str
+    candidate: str
+    baseline: str
+    done: int
+    """Cells with a result."""
+    total: int
+
+
 class Evidence(Model):
     """Everything behind a run's figures: enough to judge it again."""
 

@@ -6,7 +6,7 @@ SQLite by default, any database that SQLAlchemy speaks by its URL.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    cast,
     create_engine,
     event,
     func,
@@ -29,10 +30,10 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from farm.envelope import pack, unpack
 from farm.errors import InfrastructureFailed, UsageError
-from farm.model import CellResult, Evidence, Plan, RunState
+from farm.model import CellResult, Evidence, Plan, RunRow, RunState
 from farm.settings import Home
 
-__all__ = ["CellRow", "RunRow", "Store"]
+__all__ = ["CellRow", "Store"]
 
 #: Of the tables below; a store with another one is refused with words.
 STORE_VERSION = 1
@@ -80,19 +81,6 @@ extra_table = Table(
     Column("run_id", String),
     Column("payload", LargeBinary),
 )
-
-
-@dataclass(frozen=True)
-class RunRow:
-    """A run in a list."""
-
-    run_id: str
-    state: RunState
-    created: str
-    candidate: str
-    baseline: str
-    done: int
-    total: int
 
 
 @dataclass(frozen=True)
@@ -294,30 +282,29 @@ class Store:
             },
         )
 
-    def runs(self) -> Sequence[RunRow]:
-        """Return all runs, the newest first."""
+    def runs(self, run_id: str | None = None) -> list[RunRow]:
+        """Return all runs, the newest first, or ``run_id`` alone."""
+        wanted = select(run_table).order_by(run_table.c.created.desc(), run_table.c.id)
+        done = cell_table.c.state == "done"
+        cells = select(cell_table.c.run_id, func.count(), func.sum(cast(done, Integer))).group_by(cell_table.c.run_id)
+        if run_id is not None:
+            wanted = wanted.where(run_table.c.id == run_id)
+            cells = cells.where(cell_table.c.run_id == run_id)
         with self._engine.connect() as connection:
-            rows = connection.execute(select(run_table).order_by(run_table.c.created.desc(), run_table.c.id)).all()
-            counted = connection.execute(
-                select(cell_table.c.run_id, cell_table.c.state, func.count()).group_by(
-                    cell_table.c.run_id, cell_table.c.state
-                )
-            ).all()
-        found = []
-        for row in rows:
-            mine = {state: count for run_id, state, count in counted if run_id == row.id}
-            found.append(
-                RunRow(
-                    row.id,
-                    RunState(row.state),
-                    row.created,
-                    row.candidate,
-                    row.baseline,
-                    mine.get("done", 0),
-                    sum(mine.values()),
-                )
+            rows = connection.execute(wanted).all()
+            counts = {name: (finished or 0, total) for name, total, finished in connection.execute(cells)}
+        return [
+            RunRow(
+                run_id=row.id,
+                state=RunState(row.state),
+                created=row.created,
+                candidate=row.candidate,
+                baseline=row.baseline,
+                done=counts.get(row.id, (0, 0))[0],
+                total=counts.get(row.id, (0, 0))[1],
             )
-        return found
+            for row in rows
+        ]
 
 
 def _careful(connection: Any, _: Any) -> None:

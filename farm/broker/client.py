@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 from pydantic import ValidationError
@@ -15,9 +16,9 @@ from farm.broker import keys
 from farm.envelope import pack, unpack
 from farm.errors import InfrastructureFailed, UsageError
 from farm.installer import redact
-from farm.model import Evidence, Host, Model, Plan, Progress, RunState
+from farm.model import Evidence, Host, Model, Plan, Progress, RunRow, RunState
 
-__all__ = ["FarmClient", "Presence"]
+__all__ = ["CellState", "FarmClient", "Presence"]
 
 ANSWER_S = 20.0
 
@@ -34,6 +35,14 @@ class Presence(Model):
     busy_attempt: int = 0
     version: str
     since: float
+
+
+class CellState(NamedTuple):
+    """Where a cell of a run is: pending, queued, running, done or failed."""
+
+    cell_id: str
+    state: str
+    reason: str
 
 
 class FarmClient:
@@ -59,15 +68,23 @@ class FarmClient:
                 time.sleep(0.05)
         raise InfrastructureFailed(f"no aggregator answers at {self._shown}; start one there: farm up")
 
+    def runs(self) -> list[RunRow]:
+        """Return the farm's runs, the newest first."""
+        with self._asking():
+            found = [self._redis.get(key) for key in self._redis.scan_iter(match=keys.run("*"), count=1000)]
+        rows = [RunRow.model_validate_json(raw) for raw in found if raw]
+        return sorted(rows, key=lambda row: (row.created, row.run_id), reverse=True)
+
     def state(self, run_id: str) -> RunState | None:
         with self._asking():
-            found = self._redis.get(keys.state(run_id))
-        return RunState(_text(found)) if found else None
+            found = self._redis.get(keys.run(run_id))
+        return RunRow.model_validate_json(found).state if found else None
 
-    def counts(self, run_id: str) -> dict[str, int]:
-        """Return the number of cells by state."""
+    def cells(self, run_id: str) -> list[CellState]:
+        """Return every cell of a run in the plan's order."""
         with self._asking():
-            return {_text(name): int(count) for name, count in self._redis.hgetall(keys.counts(run_id)).items()}
+            found = self._redis.get(keys.cells(run_id))
+        return [CellState(*entry) for entry in json.loads(found)] if found else []
 
     def progress(self, run_id: str) -> list[Progress]:
         """Return where workers stand with the cells that they have."""
@@ -83,7 +100,7 @@ class FarmClient:
                 found = self._redis.get(keys.evidence(run_id))
                 if found:
                     return unpack(bytes(found), Evidence)
-                if self._redis.get(keys.state(run_id)) is None:
+                if not self._redis.exists(keys.run(run_id)):
                     break
                 time.sleep(0.1)
         raise UsageError(f"the farm at {self._shown} has no evidence of a run '{run_id}'; see: farm status")

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-__all__ = ["KEY", "PREFIX", "RESULTS", "SUBMIT", "attempt", "back", "cancel", "created", "done", "evidence", "progress"]
+__all__ = [
+    "KEY",
+    "PREFIX",
+    "RESULTS",
+    "SUBMIT",
+    "attempt",
+    "back",
+    "cancel",
+    "cells",
+    "created",
+    "done",
+    "evidence",
+    "presence",
+    "progress",
+    "run",
+]
 
 PREFIX = "farm:"
 SUBMIT = "farm:submit"
@@ -17,12 +32,14 @@ def created(token: str) -> str:
     return f"farm:created.{token}"
 
 
-def state(run: str) -> str:
-    return f"farm:state.{run}"
+def run(run: str) -> str:
+    """A run in a list, JSON (`farm.store.RunRow`)."""
+    return f"farm:run.{run}"
 
 
-def counts(run: str) -> str:
-    return f"farm:counts.{run}"
+def cells(run: str) -> str:
+    """[[cell, state, reason], …] in the plan's order, JSON."""
+    return f"farm:cells.{run}"
 
 
 def progress(run: str) -> str:
