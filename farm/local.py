@@ -70,14 +70,16 @@ class LocalFarm:
         self.close()
 
     def check(self, patience_s: float = 0.0) -> None:
-        """Raise InfrastructureFailed where a part has ended, or ends within ``patience_s``, with its log's last lines."""
+        """Raise InfrastructureFailed where a part has ended, or ends within ``patience_s``, with its log's end."""
         deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline and all(part.process.poll() is None for part in self._parts):
             time.sleep(0.05)
         for part in self._parts:
             if part.process.poll() is not None:
+                # Who is killed outright says nothing of it.
+                killed = part.process.returncode == 128 + signal.SIGKILL
                 lines = part.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
-                words = "\n".join(lines)
+                words = "" if killed else "\n".join(lines)
                 raise InfrastructureFailed(f"the {part.name} {_ending(part.process.returncode)}\n{words}".rstrip())
 
     def close(self) -> None:
