@@ -235,7 +235,8 @@ def _tier_decision(tier: Tier, rows: Sequence[DecisionRow], untested: Sequence[D
         return TierDecision(tier=tier.name, decision=Decision.DEFER, reason=f"untested: {missing or 'nothing ran'}")
     decision = worst([row.decision for row in version])
     would = worst([row.would or row.decision for row in version])
-    deciding = next(row for row in version if row.decision is decision)
+    # A row that a smoke run alone holds back says less than one that was held against its limits.
+    deciding = min((row for row in version if row.decision is decision), key=lambda row: row.would is not None)
     reason = f"{deciding.workload} on {deciding.backend}: {deciding.reason}"
     if decision is not Decision.DEFER and decision is not Decision.ROLLBACK and untested:
         decision, reason = Decision.DEFER, f"untested: {missing}"

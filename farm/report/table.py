@@ -52,7 +52,8 @@ def summary(evidence: Evidence, judgement: Judgement, *, width: int | None = WID
     """Return coverage, decision table, tiers, alarms, and how to reproduce it all."""
     facts = dict(run_facts(evidence, judgement))
     coverage = [coverage_head(judgement.coverage)]
-    coverage += [f"untested: {backend.backend}, {backend.reason}" for backend in backend_views(judgement.coverage)]
+    untested = [f"{backend.backend} ({backend.reason})" for backend in backend_views(judgement.coverage)]
+    coverage += [f"untested backends: {', '.join(untested)}"] if untested else []
     coverage += [f"no result: {line}" for line in unfinished_views(evidence)]
     parts = [
         _lines([f"run {evidence.run_id} ({facts['state']}): {asked(evidence)}"], width),
