@@ -41,6 +41,8 @@ class _Workload(_Checked):
     """A workload of the user's own, relative to the matrix."""
     features: tuple[str, ...] = ()
     """New paths that are compared with the old one on the candidate."""
+    candidate_path: str | None = None
+    """What the candidate's arm runs in place of the old path: code that has to change with the release."""
     cases: tuple[str, ...] | None = None
     """Only these cases; default: all of the suite."""
     case: tuple[_Case, ...] = ()
@@ -135,6 +137,7 @@ class MatrixWorkload:
     backends: tuple[Backend, ...] | None
     own: bool
     """A user's own file, whose source travels with the plan."""
+    candidate_path: str | None = None
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,8 @@ class Matrix:
             content: list[Any]
 
         workloads = [
-            [w.spec.digest, list(w.features), [vars(case) for case in w.cases], w.backends] for w in self.workloads
+            [w.spec.digest, list(w.features), w.candidate_path, [vars(case) for case in w.cases], w.backends]
+            for w in self.workloads
         ]
         tiers = [tier.model_dump(mode="json") for tier in self.tiers]
         suites = {name: suite.model_dump(mode="json") for name, suite in self.suites.items()}
@@ -316,6 +320,10 @@ def _workload(entry: _Workload, known: Mapping[str, WorkloadSpec], where: str, p
     for feature in entry.features:
         if feature not in paths[1:]:
             raise UsageError(f"{here}.features: no new path '{feature}'; {_list(paths[1:])}")
+    if entry.candidate_path is not None and entry.candidate_path not in paths:
+        raise UsageError(f"{here}.candidate_path: no path '{entry.candidate_path}'; {_list(paths)}")
+    if entry.candidate_path is not None and entry.features:
+        raise UsageError(f"{here}: features are held against the old path on the candidate; leave out candidate_path")
     cases = {case.name: case for case in spec.cases}
     for extra in entry.case:
         parameters = spec.case_parameters(extra.parameters, f"{here}, case[{extra.name}]")
@@ -325,7 +333,9 @@ def _workload(entry: _Workload, known: Mapping[str, WorkloadSpec], where: str, p
             if name not in cases:
                 raise UsageError(f"{here}.cases: unknown case '{name}'; {_list(cases)}")
         cases = {name: cases[name] for name in entry.cases}
-    return MatrixWorkload(spec, entry.features, tuple(cases.values()), entry.backends, own=not spec.shipped)
+    return MatrixWorkload(
+        spec, entry.features, tuple(cases.values()), entry.backends, not spec.shipped, entry.candidate_path
+    )
 
 
 def _list(names: Any) -> str:

@@ -228,10 +228,11 @@ def _cell(
 
 
 def _arms(workload: MatrixWorkload, backend: Backend, parts: _Parts) -> tuple[Arm, ...]:
-    old = workload.spec.paths[0]
+    old = workload.spec.paths[0].name
+    runs = {Side.BASELINE: old, Side.CANDIDATE: workload.candidate_path or old}
     arms = [
-        Arm(name=side.value, side=side, path=old.name, environments=parts.keys.get((side, backend), {}))
-        for side in (Side.BASELINE, Side.CANDIDATE)
+        Arm(name=side.value, side=side, path=path, environments=parts.keys.get((side, backend), {}))
+        for side, path in runs.items()
     ]
     candidate = parts.keys.get((Side.CANDIDATE, backend), {})
     releases = {Version(parts.environments[key].release.version) for key in candidate.values()}

@@ -81,7 +81,7 @@ def cell_view(evidence: Evidence, judgement: Judgement, cell: Cell) -> CellView:
         state=state,
         state_chip=chip,
         overhead=_overhead(result) if result else "",
-        pairs=pair_views(judgement, cell.id, result, evidence.plan.tiers),
+        pairs=pair_views(judgement, cell, result, evidence.plan.tiers),
         arms=tuple(_arm_view(arm, result) for arm in cell.arms),
         environments=environment_views(evidence.plan, cell, result),
         question=_question(cell),

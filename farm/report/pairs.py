@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from farm.model import CellResult, CellVerdicts, Figure, Gate, Judgement, Question, Tier, Verdict
+from farm.model import Cell, CellResult, CellVerdicts, Figure, Gate, Judgement, Question, Tier, Verdict
 from farm.report.charts import DistributionChart, RatioChart, Ratios, Samples, distribution_chart, ratio_chart
 from farm.report.text import figure_text, named_figure
 from farm.statistics import Quantity, pooled_samples, restart_log_ratios
@@ -47,12 +47,12 @@ class PairView:
 
 
 def pair_views(
-    judgement: Judgement, cell_id: str, result: CellResult | None, tiers: Sequence[Tier]
+    judgement: Judgement, cell: Cell, result: CellResult | None, tiers: Sequence[Tier]
 ) -> tuple[PairView, ...]:
     """Return every comparison that was judged in a cell: baseline and candidate, then old path and new path."""
     pairs: dict[tuple[Question, str, str], list[CellVerdicts]] = {}
     for found in judgement.cells:
-        if found.cell_id == cell_id:
+        if found.cell_id == cell.id:
             pairs.setdefault((found.question, found.arm, found.reference), []).append(found)
     required = {tier.name: tier.required for tier in tiers}
     views = []
@@ -63,7 +63,7 @@ def pair_views(
                 question=question.value,
                 arm=arm,
                 reference=reference,
-                title=_title(question, arm, reference),
+                title=_title(question, arm, reference, cell),
                 verdicts=_verdict_views(verdicts, required),
                 ratios=ratio_chart(_ratios(result, verdicts, arm, reference), arm, reference)
                 if result is not None and measured
@@ -84,9 +84,11 @@ def arm_samples(result: CellResult, arm: str) -> Samples:
     return Samples(arm=arm, steps_ms=steps, restarts=len(timings))
 
 
-def _title(question: Question, arm: str, reference: str) -> str:
+def _title(question: Question, arm: str, reference: str, cell: Cell) -> str:
     if question is Question.VERSION:
-        return f"Version question: {arm} against {reference}, the old path on both releases"
+        paths = list(dict.fromkeys(one.path for one in cell.arms if one.name in (arm, reference)))
+        what = "the old path on both releases" if len(paths) == 1 else f"path {paths[1]} against path {paths[0]}"
+        return f"Version question: {arm} against {reference}, {what}"
     return f"Feature question: {arm} against {reference}, new path and old path on the candidate"
 
 
