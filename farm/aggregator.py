@@ -15,12 +15,14 @@ from typing import Any
 
 import redis
 from celery import Celery
+from sqlalchemy.exc import DBAPIError
 
 from farm.broker import keys
 from farm.broker.celery_app import TASK, make_celery
 from farm.broker.client import Presence, presences
 from farm.capability import queue_of
 from farm.envelope import EnvelopeRefused, load_key, pack, public_text, seal, unpack, unseal
+from farm.errors import EXIT_INFRASTRUCTURE, FarmError
 from farm.model import CellOrder, CellResult, Plan, RunState
 from farm.settings import Home
 from farm.store import CellRow, Store
@@ -220,7 +222,11 @@ def _say(line: str) -> None:
 def main() -> int:
     """Run until SIGTERM; a server that is away is waited for."""
     url = os.environ.get("FARM_URL", "")
-    aggregator = Aggregator(Home.default().prepare(), url, os.environ.get("FARM_OWNER", "coordinator"))
+    try:
+        aggregator = Aggregator(Home.default().prepare(), url, os.environ.get("FARM_OWNER", "coordinator"))
+    except FarmError as error:
+        _say(str(error))
+        return error.exit_code
     stopping = False
 
     def stop(*_: object) -> None:
@@ -235,6 +241,10 @@ def main() -> int:
         except (redis.RedisError, OSError) as error:
             _say(f"the server is away: {error}")
             time.sleep(1.0)
+        except DBAPIError as error:
+            # Nothing is lost: what was not committed stays in the streams and in the workers' outboxes.
+            _say(f"the store cannot be written, see whether the disk is full: {error.orig}")
+            return EXIT_INFRASTRUCTURE
         time.sleep(TICK_S)
     aggregator.store.close()
     return 0

@@ -112,7 +112,9 @@ class Store:
                 if found is None:
                     connection.execute(insert(version_table).values(version=STORE_VERSION))
         except DBAPIError as error:
-            raise InfrastructureFailed(f"the store '{url}' cannot be opened: {error.orig}") from error
+            raise InfrastructureFailed(
+                f"the store '{url}' cannot be opened: {error.orig}; see whether the disk is full and its folder writable"
+            ) from error
         if found not in (None, STORE_VERSION):
             raise InfrastructureFailed(f"the store '{url}' has version {found}, this farm reads {STORE_VERSION}")
 

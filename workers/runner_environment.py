@@ -10,7 +10,7 @@ from pathlib import Path
 __all__ = ["ALLOWED", "padding", "runner_environment"]
 
 #: What a runner inherits. Nothing of the host's library paths: a measured torch loads its own (CASES.md V9).
-ALLOWED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+ALLOWED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 #: How large the padding of a runner's environment grows: more than a page, so that the stack really moves.
 PADDING_BYTES = 4096
@@ -25,6 +25,8 @@ def runner_environment(
     ``settled_allocator`` keeps the control's ``MALLOC_*`` settings, which timing needs and peak memory must not
     have (STATISTICS.md, What was measured, 3).
     """
+    temporary = caches / "tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
     variables = {name: os.environ[name] for name in ALLOWED if name in os.environ}
     variables |= {name: value for name, value in control.items() if settled_allocator or not name.startswith("MALLOC_")}
     variables |= {
@@ -32,6 +34,9 @@ def runner_environment(
         "PYTHONDONTWRITEBYTECODE": "1",
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
         "TRITON_CACHE_DIR": str(caches / "triton"),
+        # Inductor keeps precompiled headers in the temporary folder, whatever its cache folder is: a cold first call
+        # would find those of another run.
+        "TMPDIR": str(temporary),
     }
     if padding:
         variables["FARM_PADDING"] = padding
