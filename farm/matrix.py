@@ -229,7 +229,9 @@ def _as_tuples(value: Any) -> Any:
 
 
 def _first_error(error: ValidationError, raw: Mapping[str, Any], where: str, text: str) -> str:
-    first = error.errors(include_url=False)[0]
+    errors = error.errors(include_url=False)
+    # A key that is misspelt is unknown and missing at once; the first of these says what to mend.
+    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
     names: list[str] = []
     here: Any = raw
     for part in first["loc"]:
@@ -240,7 +242,7 @@ def _first_error(error: ValidationError, raw: Mapping[str, Any], where: str, tex
         else:
             names.append(f".{part}" if names else str(part))
     key = next((part for part in reversed(first["loc"]) if isinstance(part, str)), "")
-    line = _line(text, str(first["input"]), str(key))
+    line = "" if first["type"] == "missing" else _line(text, str(first["input"]), str(key))
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
         message = "unknown key; " + _allowed(first["loc"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,9 @@ KEYS = {
     "matrix": "a matrix of your own in place of the one that ships with the farm",
 }
 
+#: Inductor splits its C++ command lines at these: every compiled path would fail, and look like the release's fault.
+UNFIT = re.compile(r"[\s'\"\\]")
+
 
 @dataclass(frozen=True)
 class Home:
@@ -36,7 +40,11 @@ class Home:
             return cls(Path(named).expanduser())
         configured = Path.cwd() / "farm.toml"
         named = _read(configured).get("home") if configured.is_file() else None
-        return cls(configured.parent / Path(named).expanduser() if named else platformdirs.user_data_path("farm"))
+        if named:
+            return cls(configured.parent / Path(named).expanduser())
+        usual = platformdirs.user_data_path("farm")
+        # macOS keeps application data in a folder with a space.
+        return cls(Path.home() / ".farm" if UNFIT.search(str(usual)) else usual)
 
     @property
     def database(self) -> Path:
@@ -84,7 +92,12 @@ class Home:
         return self.root / "server"
 
     def prepare(self) -> Home:
-        """Make the folders and prove that they can be written. Raises UsageError where they cannot."""
+        """Make the folders and prove that they can be written. Raises UsageError where they cannot, or are unfit."""
+        if UNFIT.search(str(self.root)):
+            raise UsageError(
+                f"home '{self.root}' has a space or a quote in its path, and torch.compile cannot build there; "
+                "set FARM_HOME to a folder without"
+            )
         try:
             for folder in (self.root, self.runs, self.outbox, self.keys, self.logs, self.stage, self.scratch):
                 folder.mkdir(parents=True, exist_ok=True)

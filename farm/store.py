@@ -113,7 +113,7 @@ class Store:
                     connection.execute(insert(version_table).values(version=STORE_VERSION))
         except DBAPIError as error:
             raise InfrastructureFailed(
-                f"the store '{url}' cannot be opened: {error.orig}; see whether the disk is full and its folder writable"
+                f"the store '{url}' cannot be opened: {error.orig}; is the disk full or its folder read-only?"
             ) from error
         if found not in (None, STORE_VERSION):
             raise InfrastructureFailed(f"the store '{url}' has version {found}, this farm reads {STORE_VERSION}")

@@ -43,11 +43,17 @@ def prepare_server(folder: Path, port: int | None) -> tuple[list[str], str]:
     config = folder / "server.conf"
     config.touch(mode=0o600)
     config.write_text(
-        f"bind 127.0.0.1\nport {port}\nprotected-mode yes\nrequirepass {password}\ndir {folder}\n"
+        f"bind 127.0.0.1\nport {port}\nprotected-mode yes\nrequirepass {password}\ndir {_quoted(folder)}\n"
         'appendonly yes\nappendfsync always\nsave ""\nmaxmemory-policy noeviction\nmaxmemory 2gb\n'
         "timeout 0\ntcp-keepalive 60\ndaemonize no\n"
     )
     return [find_server(), str(config)], f"redis://:{password}@127.0.0.1:{port}/0"
+
+
+def _quoted(path: Path) -> str:
+    """Return ``path`` as the server's configuration wants it."""
+    escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def wait_for_server(url: str, patience_s: float, check: object) -> None:

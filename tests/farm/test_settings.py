@@ -103,3 +103,14 @@ def test_a_file_that_is_no_text_is_refused(here: Path) -> None:
     (here / "farm.toml").write_bytes(b"url = '\xff'")
     with pytest.raises(UsageError, match="cannot be read"):
         load_settings()
+
+
+def test_a_default_home_has_no_space_even_where_the_system_keeps_data_in_a_folder_with_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("FARM_HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "platformdirs.user_data_path", lambda name: Path("/Users/ada/Library/Application Support") / name
+    )
+    assert Home.default().root == Path.home() / ".farm"
