@@ -73,10 +73,10 @@ class Aggregator:
 
     def _take_submissions(self) -> None:
         for entry, fields in self._redis.xrange(keys.SUBMIT, count=20):
-            token = fields[b"token"].decode()
             try:
+                token = fields[b"token"].decode()
                 plan = unpack(fields[b"plan"], Plan)
-            except EnvelopeRefused as error:
+            except (EnvelopeRefused, KeyError, UnicodeDecodeError) as error:
                 _say(f"a submission was refused: {error}")
             else:
                 run_id = f"{plan.created[:10].replace('-', '')}-{token[:6]}"
