@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
 import signal
 import sys
 import threading
+import warnings
 from importlib.metadata import version
 
+from celery import signals
+from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
+
 from farm.settings import Home
-from workers.app import CellRunner, Desk, make_app
+from workers.app import CellRunner, Desk, make_app, say
 from workers.probe import probe_host
 
 __all__ = ["main"]
@@ -35,6 +40,7 @@ def main(url: str, home: Home, name: str | None = None, run_cell: CellRunner | N
         # Runners end with their pipes and their parent; the order was given back, so nothing is left to wait for.
         os._exit(0)
 
+    _quiet()
     worker = make_app(url, desk).Worker(
         # A thread, not a process: the benchmark is a process of its own, and presence must know the cell.
         pool="threads",
@@ -48,7 +54,7 @@ def main(url: str, home: Home, name: str | None = None, run_cell: CellRunner | N
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    from celery import signals
+    say(f"worker {desk.name} takes cells of {', '.join(desk.queues)}; Ctrl-C gives back what is in work and ends")
 
     # Celery installs handlers of its own when it starts; ours come back once it is ready.
     @signals.worker_ready.connect(weak=False)
@@ -59,6 +65,18 @@ def main(url: str, home: Home, name: str | None = None, run_cell: CellRunner | N
     worker.start()
     desk.leave()
     return int(worker.exitcode or 0)
+
+
+def _quiet() -> None:
+    """Keep Celery's own words off the terminal: what matters of them is said by the desk, once and in one line."""
+
+    @signals.setup_logging.connect(weak=False)
+    def _configured(**_: object) -> None:
+        for name in ("celery", "kombu"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+
+    warnings.filterwarnings("ignore", category=SecurityWarning)
+    warnings.filterwarnings("ignore", category=CPendingDeprecationWarning)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import traceback
@@ -22,7 +23,7 @@ from farm.settings import Home
 from workers.lease import machine_lease
 from workers.outbox import Outbox
 
-__all__ = ["CellRunner", "Desk", "make_app"]
+__all__ = ["CellRunner", "Desk", "make_app", "say"]
 
 CellRunner = Callable[..., CellResult]
 
@@ -44,6 +45,7 @@ class Desk:
         self._since = time.time()
         self._busy: CellOrder | None = None
         self._trusted: str | None = None
+        self._is_away = False
 
     # -- being there --------------------------------------------------------------------------------------------
 
@@ -71,18 +73,29 @@ class Desk:
             self.redis.set(keys.presence(self.name), presence.model_dump_json(), ex=PRESENCE_LIFE_S)
             self._outbox.flush(self.redis)
         except (redis.RedisError, OSError) as error:
-            _say(f"the server is away: {error}")
+            self._away(error)
+        else:
+            if self._is_away:
+                self._is_away = False
+                say("the server is back")
+
+    def _away(self, error: Exception) -> None:
+        """Say once that the server is away; a cell in work goes on, and its result waits in the outbox."""
+        if not self._is_away:
+            self._is_away = True
+            say(f"the server is away, waiting for it: {error}")
 
     def leave(self) -> None:
         """Give back what is in work and say that this worker is gone."""
         self.stopping.set()
         busy = self._busy
+        say(f"leaving; {busy.cell.id} is given back" if busy else "leaving")
         try:
             if busy is not None:
                 self.redis.set(keys.back(busy.run_id, busy.cell.id), busy.attempt, ex=3600)
             self.redis.delete(keys.presence(self.name))
         except redis.RedisError as error:
-            _say(f"the server is away: {error}")
+            self._away(error)
 
     # -- one cell -----------------------------------------------------------------------------------------------
 
@@ -91,17 +104,21 @@ class Desk:
         try:
             order = unseal(envelope, "order", CellOrder, self._coordinator())
         except EnvelopeRefused as error:
-            _say(f"an order was refused: {error}")
+            say(f"an order was refused: {error}")
             return "refused"
         current = self.redis.get(keys.attempt(order.run_id, order.cell.id))
         if current is not None and int(current) != order.attempt:
             return "stale"
         self._busy = order
         self.show()
+        began = time.monotonic()
+        say(f"{order.run_id} {order.cell.id}: attempt {order.attempt}")
         try:
             result = self._measure(order)
             if result is None:
+                say(f"{order.run_id} {order.cell.id}: given up, the run was cancelled")
                 return "abandoned"
+            say(f"{order.run_id} {order.cell.id}: measured in {time.monotonic() - began:.0f} s")
             self._outbox.put(result)
             self._outbox.flush(self.redis)
         finally:
@@ -117,7 +134,7 @@ class Desk:
             try:
                 self.redis.hset(keys.progress(order.run_id), order.cell.id, progress.model_dump_json())
             except redis.RedisError as error:
-                _say(f"the server is away: {error}")
+                self._away(error)
 
         def waiting() -> None:
             report(
@@ -141,7 +158,7 @@ class Desk:
                 result = self._run_cell(order, self.home, report, lease, cancelled, worker=self.name)
             except Exception as error:
                 # Whatever breaks the worker itself is said in the cell: never a cell without an answer.
-                _say(traceback.format_exc())
+                say(traceback.format_exc())
                 result = self._broken(order, error, began)
         return None if cancelled() else result
 
@@ -184,8 +201,7 @@ def make_app(url: str, desk: Desk) -> Celery:
     return app
 
 
-def _say(line: str) -> None:
-    import sys
-
+def say(line: str) -> None:
+    """Write one line of a worker's log, which is its terminal."""
     sys.stderr.write(f"{time.strftime('%H:%M:%S')} {line}\n")
     sys.stderr.flush()

@@ -36,6 +36,7 @@ def make_celery(url: str, queues: Iterable[str], identity: str) -> Celery:
         # True loses the task when the server restarts (celery 5.7.0).
         worker_cancel_long_running_tasks_on_connection_loss=False,
         worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         broker_pool_limit=2,
