@@ -29,6 +29,6 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	  { echo "farm needs Python 3.11 or newer; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
 	@echo "Setting up $(VENV) (about half a minute) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip --quiet --disable-pip-version-check install --require-hashes -r requirements.lock
-	@$(BIN)/python -m pip --quiet --disable-pip-version-check install --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip --quiet --quiet --disable-pip-version-check install --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip --quiet --quiet --disable-pip-version-check install --no-deps --no-build-isolation --editable .
 	@touch $@
