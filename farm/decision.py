@@ -155,13 +155,15 @@ def _held_back(row: DecisionRow, cells: Sequence[CellVerdicts], *, aa: bool) -> 
         return row.model_copy(update=held | {"decided_by": None, "would_change": "a candidate that is another release"})
     if not good:
         return row
-    held["decided_by"] = None
+    if row.decision is Decision.ADOPT:
+        held["decided_by"] = None
     if any(cell.track == "prototype" for cell in cells) and row.decision is Decision.ADOPT:
         reason = "prototype: isolate at best"
         row = row.model_copy(update={"decision": Decision.ISOLATE, "reason": reason})
         held["would"] = Decision.ISOLATE
     if not any(cell.production_shape for cell in cells):
-        held |= {"reason": "production shapes untested", "would_change": "the same gates on production shapes"}
+        also = f"; {row.reason}" if row.decided_by else ""
+        held |= {"reason": f"production shapes untested{also}", "would_change": "the same gates on production shapes"}
         return row.model_copy(update=held)
     return row
 
