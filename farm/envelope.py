@@ -17,8 +17,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from pydantic import BaseModel, ValidationError
 
-from farm.errors import FarmError
-from farm.model import SCHEMA_VERSION
+from farm.errors import FarmError, InfrastructureFailed
+from farm.model import SCHEMA_VERSION, decompress
 
 __all__ = ["EnvelopeRefused", "load_key", "pack", "public_text", "seal", "unpack", "unseal"]
 
@@ -35,7 +35,10 @@ class EnvelopeRefused(FarmError):
 
 
 def load_key(folder: Path, name: str) -> Ed25519PrivateKey:
-    """Return the private key ``name`` in ``folder``, made on first use and readable by its owner alone."""
+    """Return the private key ``name`` in ``folder``, made on first use and readable by its owner alone.
+
+    Raises InfrastructureFailed for a file that holds no key.
+    """
     path = folder / f"{name}.key"
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,7 +47,10 @@ def load_key(folder: Path, name: str) -> Ed25519PrivateKey:
         making.touch(mode=0o600)
         making.write_bytes(made)
         making.replace(path)
-    return Ed25519PrivateKey.from_private_bytes(path.read_bytes())
+    try:
+        return Ed25519PrivateKey.from_private_bytes(path.read_bytes())
+    except ValueError as error:
+        raise InfrastructureFailed(f"'{path}' holds no key; remove it, and a new one is made") from error
 
 
 def public_text(key: Ed25519PrivateKey) -> str:
@@ -63,13 +69,10 @@ def unpack(data: bytes, kind: type[Payload]) -> Payload:
     if len(data) > MAX_PACKED_BYTES:
         raise EnvelopeRefused(f"{len(data)} bytes are more than the {MAX_PACKED_BYTES} that are taken")
     try:
-        raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=MAX_UNPACKED_BYTES)
-        content = msgpack.unpackb(raw, raw=False)
-    except (zstandard.ZstdError, ValueError, msgpack.UnpackException) as error:
+        content = msgpack.unpackb(decompress(data, MAX_UNPACKED_BYTES), raw=False)
+    except (ValueError, msgpack.UnpackException) as error:
         raise EnvelopeRefused(f"cannot be unpacked: {error}") from error
-    version = content.get("schema_version") if isinstance(content, dict) else None
-    if version != SCHEMA_VERSION:
-        raise EnvelopeRefused(f"schema version {version}, this farm speaks {SCHEMA_VERSION}; update the older side")
+    _check_version(content.get("schema_version") if isinstance(content, dict) else None)
     try:
         return kind.model_validate(content)
     except ValidationError as error:
@@ -98,11 +101,12 @@ def unseal(text: str, kind: Kind, model: type[Payload], trusted: str | None = No
         raise EnvelopeRefused(f"an envelope of {len(text)} bytes is too large")
     try:
         envelope = json.loads(text)
-        said, signer = envelope["kind"], envelope["key"]
+        version, said, signer = envelope["v"], envelope["kind"], envelope["key"]
         payload, signature = (base64.b64decode(envelope[name], validate=True) for name in ("payload", "signature"))
         public = Ed25519PublicKey.from_public_bytes(base64.b64decode(signer, validate=True))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise EnvelopeRefused(f"malformed envelope: {type(error).__name__}: {error}") from error
+    _check_version(version)
     if said != kind:
         raise EnvelopeRefused(f"an envelope of kind '{said}' where '{kind}' belongs")
     if trusted is not None and signer != trusted:
@@ -112,6 +116,11 @@ def unseal(text: str, kind: Kind, model: type[Payload], trusted: str | None = No
     except InvalidSignature:
         raise EnvelopeRefused("the signature does not fit the payload") from None
     return unpack(payload, model)
+
+
+def _check_version(version: object) -> None:
+    if version != SCHEMA_VERSION:
+        raise EnvelopeRefused(f"schema version {version}, this farm speaks {SCHEMA_VERSION}; update the older side")
 
 
 def _domain(kind: Kind) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
@@ -25,7 +25,8 @@ Share = Annotated[float, Field(gt=0, lt=0.5)]
 
 
 class _Checked(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    # A limit that is not finite is none: nothing would ever lie beyond it.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class _Case(_Checked):
@@ -165,7 +166,7 @@ class Matrix:
             content: list[Any]
 
         workloads = [
-            [w.spec.digest, list(w.features), w.candidate_path, [vars(case) for case in w.cases], w.backends]
+            [w.spec.name, w.spec.digest, list(w.features), w.candidate_path, [vars(case) for case in w.cases], w.backends]
             for w in self.workloads
         ]
         tiers = [tier.model_dump(mode="json") for tier in self.tiers]
@@ -212,9 +213,8 @@ def load_matrix(path: Path | None = None) -> Matrix:
 def _refuse_floats(versions: Any, where: str, text: str) -> None:
     """A version that TOML read as a float has lost digits: 2.10 is 2.1."""
     for name, value in versions.items() if isinstance(versions, dict) else ():
-        if isinstance(value, bool | int | float):
-            found = re.search(rf"^\s*{re.escape(name)}\s*=\s*([^\s#]+)", text, re.MULTILINE)
-            written = found[1] if found else str(value)
+        if type(value) in (int, float):
+            written = tomllib.loads(text, parse_float=str)["versions"][name]
             raise UsageError(
                 f"{where}, versions.{name}: {written} is a number, and 2.10 would be 2.1; "
                 f'write it as a text: "{written}"'
@@ -248,6 +248,8 @@ def _first_error(error: ValidationError, raw: Mapping[str, Any], where: str, tex
         message = "unknown key; " + _allowed(first["loc"])
     elif first["type"] == "literal_error":
         message = f"'{first['input']}' is not allowed: {message[0].lower()}{message[1:]}"
+    elif first["type"] == "tuple_type" and isinstance(first["input"], dict):
+        message = f"one table where a list of tables belongs; write [[{key}]]"
     elif first["type"] not in ("value_error", "missing"):
         message = f"{first['input']!r}: {message[0].lower()}{message[1:]}"
     return f"{where}{line}, {''.join(names)}: {message}"
@@ -271,25 +273,42 @@ def _line(text: str, value: str, key: str) -> str:
 
 
 def _allowed(location: tuple[int | str, ...]) -> str:
-    model: dict[str, type[BaseModel]] = {"workload": _Workload, "tier": _Tier, "suite": _Suite}
-    kind = model.get(str(location[0]), _File) if len(location) > 1 else _File
+    tables: dict[str, type[BaseModel]] = {"workload": _Workload, "tier": _Tier, "suite": _Suite}
+    kind = tables.get(str(location[0]), _File) if len(location) > 1 else _File
+    if kind is _Workload and "case" in location[:-1]:
+        kind = _Case
     return f"allowed are {', '.join(sorted(kind.model_fields))}"
 
 
 def _matrix(checked: _File, where: str, source: str, path: Path | None) -> Matrix:
+    _refuse_twice([tier.name for tier in checked.tier], f"{where}, tier")
+    _refuse_twice([entry.name for entry in checked.workload], f"{where}, workload")
+    _refuse_twice(checked.gates, f"{where}, gates")
     known = catalogue()
     workloads = tuple(_workload(entry, known, where, path) for entry in checked.workload)
     names = [workload.spec.name for workload in workloads]
+    for entry in checked.workload:
+        for case in entry.case:
+            for suite_name in case.suites:
+                if suite_name not in checked.suite:
+                    here = f"{where}, workload[{entry.name}].case[{case.name}].suites"
+                    raise UsageError(f"{here}: unknown suite '{suite_name}'; {_list(checked.suite)}")
     for tier in checked.tier:
         for name in tier.workloads:
             if name not in names:
                 raise UsageError(f"{where}, tier[{tier.name}].workloads: unknown workload '{name}'; {_list(names)}")
         for backend in tier.backends:
             if backend not in checked.backends:
-                raise UsageError(f"{where}, tier[{tier.name}].backends: '{backend}' is not in backends")
+                allowed = _list(checked.backends)
+                raise UsageError(f"{where}, tier[{tier.name}].backends: '{backend}' is not in backends; {allowed}")
         for gate in tier.required:
             if gate not in checked.gates:
-                raise UsageError(f"{where}, tier[{tier.name}].required: '{gate}' is not in gates")
+                allowed = _list(checked.gates)
+                raise UsageError(f"{where}, tier[{tier.name}].required: '{gate}' is not in gates; {allowed}")
+        for name in tier.reason:
+            if name not in _Tier.model_fields:
+                allowed = _list(sorted(_Tier.model_fields))
+                raise UsageError(f"{where}, tier[{tier.name}].reason: '{name}' is no key of a tier; {allowed}")
     for name, suite in checked.suite.items():
         if max(suite.looks) < least_restarts(suite.alpha):
             needed = least_restarts(suite.alpha)
@@ -326,6 +345,7 @@ def _workload(entry: _Workload, known: Mapping[str, WorkloadSpec], where: str, p
         raise UsageError(f"{here}.candidate_path: no path '{entry.candidate_path}'; {_list(paths)}")
     if entry.candidate_path is not None and entry.features:
         raise UsageError(f"{here}: features are held against the old path on the candidate; leave out candidate_path")
+    _refuse_twice([case.name for case in entry.case], f"{here}.case")
     cases = {case.name: case for case in spec.cases}
     for extra in entry.case:
         parameters = spec.case_parameters(extra.parameters, f"{here}, case[{extra.name}]")
@@ -338,6 +358,12 @@ def _workload(entry: _Workload, known: Mapping[str, WorkloadSpec], where: str, p
     return MatrixWorkload(
         spec, entry.features, tuple(cases.values()), entry.backends, not spec.shipped, entry.candidate_path
     )
+
+
+def _refuse_twice(names: Sequence[str], where: str) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{where}: '{name}' is there twice; give each a name of its own")
 
 
 def _list(names: Any) -> str:

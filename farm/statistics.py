@@ -118,7 +118,8 @@ def _by_block(windows: Sequence[Window], estimate: Callable[[np.ndarray], float]
     blocks: dict[int, list[np.ndarray]] = {}
     for window in windows:
         blocks.setdefault(window.block, []).append(unpack_ns(window.steps_ns).astype(float))
-    return {block: estimate(np.concatenate(samples)) for block, samples in blocks.items()}
+    joined = {block: np.concatenate(samples) for block, samples in blocks.items()}
+    return {block: estimate(samples) for block, samples in joined.items() if len(samples)}
 
 
 def _cpu_by_block(windows: Sequence[Window]) -> dict[int, float]:
@@ -199,9 +200,10 @@ def is_steady(window_medians: Sequence[float]) -> bool:
     Their later half may differ from their earlier half by `STEADY_TOLERANCE`, or by twice the standard error that
     their own scatter gives (a noisy machine is not a warming program).
     """
-    if len(window_medians) < STEADY_WINDOWS:
+    recent = window_medians[-STEADY_WINDOWS:]
+    if len(recent) < STEADY_WINDOWS or not all(median > 0 for median in recent):
         return False
-    logs = np.log(np.asarray(window_medians[-STEADY_WINDOWS:], dtype=float))
+    logs = np.log(np.asarray(recent, dtype=float))
     half = STEADY_WINDOWS // 2
     early, late = logs[:half], logs[-half:]
     drift = abs(float(late.mean() - early.mean()))

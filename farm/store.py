@@ -37,6 +37,10 @@ __all__ = ["CellRow", "Store"]
 
 #: Of the tables below; a store with another one is refused with words.
 STORE_VERSION = 1
+#: States of a cell that still waits for its result.
+OPEN = ("pending", "queued", "running")
+#: Two that make one new database get in each other's way; the second finds it made when it tries again.
+OPENING_TRIES = 5
 
 metadata = MetaData()
 version_table = Table("version", metadata, Column("version", Integer))
@@ -105,18 +109,29 @@ class Store:
         self._engine = create_engine(url)
         if self._engine.dialect.name == "sqlite":
             event.listen(self._engine, "connect", _careful)
-        try:
-            metadata.create_all(self._engine)
-            with self._engine.begin() as connection:
-                found = connection.execute(select(version_table.c.version)).scalar()
-                if found is None:
-                    connection.execute(insert(version_table).values(version=STORE_VERSION))
-        except DBAPIError as error:
-            raise InfrastructureFailed(
-                f"the store '{url}' cannot be opened: {error.orig}; is the disk full or its folder read-only?"
-            ) from error
-        if found not in (None, STORE_VERSION):
+        for left in reversed(range(OPENING_TRIES)):
+            try:
+                found = self._prepare()
+            except DBAPIError as error:
+                if not left:
+                    raise InfrastructureFailed(
+                        f"the store '{url}' cannot be opened: {error.orig}; is the disk full or its folder read-only?"
+                    ) from error
+                time.sleep(0.05)
+            else:
+                break
+        if found != STORE_VERSION:
             raise InfrastructureFailed(f"the store '{url}' has version {found}, this farm reads {STORE_VERSION}")
+
+    def _prepare(self) -> int:
+        """Make what is missing; return the version of what is there."""
+        metadata.create_all(self._engine)
+        with self._engine.begin() as connection:
+            found: int | None = connection.execute(select(version_table.c.version)).scalar()
+            if found is None:
+                connection.execute(insert(version_table).values(version=STORE_VERSION))
+                found = STORE_VERSION
+        return found
 
     @classmethod
     def open(cls, home: Home) -> Store:
@@ -208,11 +223,21 @@ class Store:
         """
         payload = pack(result)
         where = (cell_table.c.run_id == result.run_id) & (cell_table.c.cell_id == result.cell_id)
+        # To close the cell comes first: of two that bring a result at once, only one sees it open.
+        close = update(cell_table).where(where, cell_table.c.state.in_(OPEN), cell_table.c.attempt >= result.attempt)
         with self._engine.begin() as connection:
-            row = connection.execute(select(cell_table.c.state, cell_table.c.attempt).where(where)).first()
+            values = {"state": "done", "worker": result.worker, "since": time.time()}
+            if result.attempt > 0 and connection.execute(close.values(values)).rowcount == 1:
+                connection.execute(
+                    insert(result_table).values(
+                        run_id=result.run_id, cell_id=result.cell_id, attempt=result.attempt, payload=payload
+                    )
+                )
+                return "counted"
+            row = connection.execute(select(cell_table.c.attempt).where(where)).first()
             if row is None:
                 return f"refused: run '{result.run_id}' has no cell '{result.cell_id}'"
-            if result.attempt > row.attempt:
+            if not 0 < result.attempt <= row.attempt:
                 return f"refused: attempt {result.attempt} was never given out"
             counted = connection.execute(
                 select(result_table.c.attempt).where(
@@ -221,30 +246,19 @@ class Store:
             ).first()
             if counted is not None and counted.attempt == result.attempt:
                 return "extra"
-            if counted is not None or row.state in ("done", "failed"):
-                digest = result.digest()
-                known = connection.execute(select(extra_table.c.id).where(extra_table.c.digest == digest)).first()
-                if known is None:
-                    connection.execute(insert(extra_table).values(digest=digest, run_id=result.run_id, payload=payload))
-                return "extra"
-            connection.execute(
-                insert(result_table).values(
-                    run_id=result.run_id, cell_id=result.cell_id, attempt=result.attempt, payload=payload
-                )
-            )
-            connection.execute(
-                update(cell_table).where(where).values(state="done", worker=result.worker, since=time.time())
-            )
-        return "counted"
+            digest = result.digest()
+            known = connection.execute(select(extra_table.c.id).where(extra_table.c.digest == digest)).first()
+            if known is None:
+                connection.execute(insert(extra_table).values(digest=digest, run_id=result.run_id, payload=payload))
+            return "extra"
 
     def end_runs(self, which: Callable[[str], bool], reason: str) -> list[str]:
         """Close as incomplete every open run of an owner that ``which`` accepts; return their ids."""
-        open_cells = ("pending", "queued", "running")
         running = select(run_table.c.id, run_table.c.owner).where(run_table.c.state == RunState.RUNNING.value)
         with self._engine.begin() as connection:
             ended = [row.id for row in connection.execute(running) if which(row.owner)]
             for run_id in ended:
-                mine = (cell_table.c.run_id == run_id) & cell_table.c.state.in_(open_cells)
+                mine = (cell_table.c.run_id == run_id) & cell_table.c.state.in_(OPEN)
                 connection.execute(update(cell_table).where(mine).values(state="failed", reason=reason))
                 connection.execute(
                     update(run_table).where(run_table.c.id == run_id).values(state=RunState.INCOMPLETE.value)

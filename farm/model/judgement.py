@@ -1,0 +1,103 @@
+"""What is made of plan and results: figures, verdicts, decisions."""
+
+from __future__ import annotations
+
+from farm.model.words import SCHEMA_VERSION, Backend, Decision, Gate, Model, Question, Status, Track
+
+
+class Figure(Model):
+    """A number with its interval and the limit that it is held against."""
+
+    name: str
+    """"p50 ratio", "peak memory ratio"."""
+    value: float
+    low: float | None = None
+    high: float | None = None
+    limit: float | None = None
+    unit: str = ""
+    """"" for a ratio, else "s", "bytes"."""
+
+
+class Verdict(Model):
+    """A gate's answer for one tier."""
+
+    gate: Gate
+    status: Status
+    reason: str
+    figure: Figure | None = None
+    others: tuple[Figure, ...] = ()
+
+
+class CellVerdicts(Model):
+    """Every gate's verdict on one question of one cell, for one tier."""
+
+    cell_id: str
+    workload: str
+    case: str
+    backend: Backend
+    track: Track
+    production_shape: bool
+    question: Question
+    arm: str
+    reference: str
+    tier: str
+    caveats: tuple[str, ...] = ()
+    broken_control: str | None = None
+    verdicts: tuple[Verdict, ...]
+
+
+class DecisionRow(Model):
+    """What one workload (or one path of it) on one backend should do, for one tier."""
+
+    question: Question
+    workload: str
+    path: str
+    backend: Backend
+    tier: str
+    decision: Decision
+    would: Decision | None = None
+    """What it would have been, had the production shapes been measured."""
+    decided_by: Gate | None
+    """None where no gate decided: production shapes untested, no worker."""
+    cell_id: str | None
+    reason: str
+    figure: Figure | None = None
+    would_change: str
+    """What would change the decision."""
+    warnings: tuple[str, ...] = ()
+
+
+class TierDecision(Model):
+    """The worst of the rows that a tier requires."""
+
+    tier: str
+    decision: Decision
+    would: Decision | None = None
+    reason: str
+    keep_apart: tuple[str, ...] = ()
+
+
+class Coverage(Model):
+    """How much was compared, before any decision is read."""
+
+    cells: int
+    comparable: int
+    invalid: int
+    missing_on_candidate: int
+    missing_on_baseline: int
+    not_run: int
+    untested_backends: dict[str, str]
+
+
+class Judgement(Model):
+    """One application of one set of thresholds to stored evidence."""
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    plan_digest: str
+    matrix_digest: str
+    coverage: Coverage
+    cells: tuple[CellVerdicts, ...]
+    rows: tuple[DecisionRow, ...]
+    tiers: tuple[TierDecision, ...]
+    alarms: tuple[str, ...] = ()

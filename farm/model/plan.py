@@ -1,0 +1,234 @@
+"""The frozen question: releases, environments, cells, limits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Literal
+
+from pydantic import Field
+
+from farm.model.words import SCHEMA_VERSION, Backend, Gate, Model, Side, Track
+
+
+class Release(Model):
+    """One exact torch release on one platform, as the configured index serves it."""
+
+    version: str
+    """Public PEP 440 version without local part, "2.13.0"."""
+    local: str | None
+    """Local part of the wheel's version as the index names it, "cpu"; None where it has none."""
+    variant: str
+    """Build variant: "cpu", "cu130", "rocm7.2"."""
+    platform: str
+    """uv's target triple, "x86_64-unknown-linux-gnu"."""
+    wheel: str
+    """File name of the wheel."""
+    sha256: str
+    origin: str
+    """Where it comes from, without credentials: an index's host, a folder, a URL."""
+    requirement: str
+    """The requirement that installs exactly this build, "torch===2.12.1"."""
+
+    @property
+    def identity(self) -> str:
+        """Version and variant in one word, "2.13.0+cpu": the same whether or not the wheel's name says so."""
+        return f"{self.version}+{self.variant}"
+
+
+class LockedPackage(Model):
+    """One wheel of an environment's closure, pinned by hash."""
+
+    name: str
+    """Normalised (PEP 503)."""
+    version: str
+    wheel: str
+    sha256: str
+    url: str
+    """Where the resolver found it, credentials removed."""
+
+
+class Environment(Model):
+    """What an arm's environment holds on one platform: content-addressed by `key`."""
+
+    release: Release
+    python: str
+    """Minor version of CPython, "3.11"."""
+    packages: tuple[LockedPackage, ...]
+    """The whole closure, sorted by name."""
+
+    @property
+    def key(self) -> str:
+        """First 20 hex digits of the digest of python, platform and every (name, version, hash)."""
+        pinned = [(p.name, p.version, p.sha256) for p in self.packages]
+        text = json.dumps([self.python, self.release.platform, pinned])
+        return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+class EnvironmentRefused(Model):
+    """An environment that could not even be resolved: its arm ends as `no environment` with these words."""
+
+    side: Side
+    platform: str
+    reason: str
+    last_words: str = ""
+
+
+class Arm(Model):
+    """One side of a comparison: a torch release and an implementation path."""
+
+    name: str
+    """"baseline", "candidate", "candidate+flex"."""
+    side: Side
+    path: str
+    environments: dict[str, str]
+    """`Host.target` to `Environment.key`; a target that is missing was refused at resolution."""
+
+
+class Measuring(Model):
+    """How a cell is measured; the same for all its arms (STATISTICS.md, The procedure)."""
+
+    looks: tuple[int, ...] = (6, 8, 10, 12)
+    """Restarts after which the gates are looked at."""
+    alpha: float = 0.016
+    """One-sided error of the interval at each look (n = 6 restarts can just reach 1/64 = 0.0156)."""
+    window_ms: float = 120.0
+    restart_s: float = 8.0
+    """Time inside windows of one restart, all arms together."""
+    warmup_s: float = 3.0
+    """Cap of the warm-up of one runner; reached without a steady state it is `never steady`."""
+    budget_s: float = 120.0
+    """Wall time for the timed part of the cell."""
+    step_timeout_s: float = 120.0
+    """A single request to a runner that takes longer is `timed out`."""
+    threads: int = 1
+    p50_limits: tuple[float, ...] = ()
+    """Every tier's limit of the p50 ratio (version question): measuring ends when all are settled."""
+    p95_limits: tuple[float, ...] = ()
+    throughput_limits: tuple[float, ...] = ()
+    """Least ratios of throughput, 0.97; settled by the ratio of mean step times."""
+    feature_limits: tuple[float, ...] = ()
+    """Ratios (new path / old path) that the tiers ask of a feature."""
+
+
+class Control(Model):
+    """All that is frozen for a cell beside its parameters."""
+
+    workload_digest: str
+    """SHA-256 of the workload's source and of the contract that it stands on."""
+    seed: int
+    environment_variables: dict[str, str]
+    determinism_threads: int = 2
+    determinism_repeats: int = 5
+
+
+class Cell(Model):
+    """A case on one capability: the unit on a queue."""
+
+    id: str
+    """"transformer_block/infer-fp32@cpu": unique in its run."""
+    kind: Literal["measure", "rehearsal"] = "measure"
+    backend: Backend
+    capability: str
+    workload: str
+    case: str
+    parameters: dict[str, int | float | str | bool]
+    track: Track = "production"
+    production_shape: bool = False
+    arms: tuple[Arm, ...]
+    control: Control
+    measuring: Measuring
+    gates: tuple[Gate, ...]
+    caveats: tuple[str, ...] = ()
+    broken_control: str | None = None
+    """"build variant differs": measured all the same, and never better than `defer`."""
+
+
+class Tier(Model):
+    """A class of use with thresholds of its own. Relative limits are candidate / baseline."""
+
+    name: str
+    description: str
+    backends: tuple[Backend, ...]
+    workloads: tuple[str, ...] = ()
+    """Workloads that the tier requires; empty means every workload of the matrix."""
+    in_service: bool = False
+    """Work that already runs the candidate: a failing required gate is `rollback`."""
+    required: tuple[Gate, ...]
+    may_be_inconclusive: tuple[Gate, ...] = ()
+    p50_ratio: float
+    """Greatest ratio of median step times that is no worse: 1.03 is 3 % slower."""
+    p95_ratio: float | None
+    """The same of the 95th percentile; None: shown, not judged."""
+    throughput_ratio: float
+    """Least ratio of items per second: 0.97 is 3 % fewer."""
+    peak_memory_ratio: float
+    peak_memory_bytes: int | None = None
+    """Absolute budget of a step's peak, beside the ratio."""
+    error_multiple: float = 2.0
+    """Candidate's error against the oracle over the baseline's (FlashAttention's own tests use 2)."""
+    determinism: Literal["bitwise", "no worse", "off"] = "bitwise"
+    compile_ratio: float
+    graph_breaks: int
+    """Greatest number of graph breaks more than the baseline has."""
+    rollback_s: float
+    """Longest rehearsal of the way back, seconds."""
+    feature_gain: float
+    """Ratio of median step times (new path / old path) that the feature must reach, 0.9 is 10 % faster."""
+    feature_memory_gain: float | None = None
+    """Or the ratio of peak memory that earns its place instead; None: only time counts."""
+    reason: dict[str, str] = Field(default_factory=dict)
+    """Why a number is what it is, by field name."""
+
+
+class Plan(Model):
+    """The frozen question: hashed before the first cell runs."""
+
+    schema_version: int = SCHEMA_VERSION
+    created: str
+    """UTC, ISO 8601."""
+    suite: str
+    requested: dict[str, str]
+    """What was typed: candidate, baseline, backends."""
+    command: tuple[str, ...]
+    """The command that makes this plan again; releases pinned exactly."""
+    resolution_notes: tuple[str, ...]
+    """Which build variant was chosen and why, whether it is an A/A run."""
+    aa: bool
+    """Both arms resolved to one wheel."""
+    releases: dict[str, Release]
+    """"baseline@<target>", "candidate@<target>"."""
+    environments: dict[str, Environment]
+    refused: tuple[EnvironmentRefused, ...] = ()
+    requested_backends: tuple[Backend, ...]
+    unserved_backends: dict[str, str]
+    """Backends of the matrix that no cell covers, with the reason: "no worker", "not requested"."""
+    matrix_digest: str
+    matrix_source: str
+    versions: dict[str, str]
+    """The matrix's names for the two sides: current_baseline, pytorch_2_13."""
+    tiers: tuple[Tier, ...]
+    caveats: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    sources: dict[str, str] = Field(default_factory=dict)
+    """Source text of a user's own workloads, by workload name; the catalogue's travel by digest alone."""
+    seed: int
+
+    @property
+    def plan_digest(self) -> str:
+        """SHA-256 of all but when, how, from where and beside whom it was asked: equal questions have equal digests."""
+        return self.digest(exclude={"created", "requested", "command", "matrix_source", "unserved_backends"})
+
+
+class CellOrder(Model):
+    """What a worker is handed: one attempt at one cell, with all that it needs of the plan."""
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    attempt: int
+    """Fencing token: an answer to an older attempt counts only while the cell is open."""
+    cell: Cell
+    environments: dict[str, Environment]
+    refused: tuple[EnvironmentRefused, ...] = ()
+    source: str | None = None
+    """Text of a user's own workload; None for the catalogue's."""

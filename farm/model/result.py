@@ -1,0 +1,234 @@
+"""What a worker answers: outcomes, numbers and reasons, never a verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import zstandard
+from pydantic import Field
+
+from farm.model.words import SCHEMA_VERSION, Model, Outcome
+
+MAX_SAMPLES_BYTES = 8 * 1024 * 1024
+"""Upper limit of one window's decompressed samples: a compressed bomb must not fill a coordinator."""
+
+
+def pack_ns(samples: np.ndarray) -> bytes:
+    """Return ``samples`` (nanoseconds) as zstd-compressed little-endian uint64."""
+    return zstandard.ZstdCompressor(level=3).compress(np.ascontiguousarray(samples, dtype="<u8").tobytes())
+
+
+def unpack_ns(packed: bytes) -> np.ndarray:
+    """Return the uint64 nanoseconds that `pack_ns` packed. Raises ValueError for damaged or oversized data."""
+    return np.frombuffer(decompress(packed, MAX_SAMPLES_BYTES), dtype="<u8")
+
+
+def decompress(packed: bytes, limit: int) -> bytes:
+    """Return what one zstd frame holds. Raises ValueError for a damaged one and for more than ``limit`` bytes."""
+    try:
+        # A frame that says its size gets memory for all of it: max_output_size holds for the others alone.
+        size = zstandard.frame_content_size(packed)
+        if size > limit:
+            raise ValueError(f"cannot be decompressed: {size} bytes are more than the {limit} that are taken")
+        return zstandard.ZstdDecompressor().decompress(packed, max_output_size=limit, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise ValueError(f"cannot be decompressed: {error}") from error
+
+
+class Window(Model):
+    """A stretch of steady steps of one arm."""
+
+    block: int
+    position: int
+    """Place within its block, from 0."""
+    steps_ns: bytes
+    """Duration of each counted step, `pack_ns`."""
+    wall_ns: int
+    """The whole window, the dropped first step included."""
+    cpu_ns: int
+    minor_faults: int
+
+
+class ArmTiming(Model):
+    """One runner's life in one restart."""
+
+    import_ns: int
+    setup_ns: int
+    first_step_ns: int
+    warmup_ns: int
+    steady: bool
+    """The warm-up rule was met before its cap."""
+    output_digest: str
+    """Over all outputs of the first step: equal across restarts where the work is repeatable."""
+    windows: tuple[Window, ...]
+
+
+class Restart(Model):
+    """One fresh process an arm: the unit of inference."""
+
+    index: int
+    order: tuple[str, ...]
+    """Arms in the order in which they were started."""
+    arms: dict[str, ArmTiming]
+    unsteady: bool = False
+    """First and last third differ by more than 2 % (STATISTICS.md 4): kept, and said."""
+
+
+class Comparison(Model):
+    """Error of one output against a reference of the same shape. Computed in float64."""
+
+    finite: bool
+    reference_finite: bool
+    same_shape: bool
+    bitwise_equal: bool
+    rms_error: float
+    max_error: float
+    reference_rms: float
+    gain: float
+    """Projection on the reference, <x, r> / <r, r>: 1.01 where everything is 1 % too large."""
+
+
+class Output(Model):
+    """One named output or gradient of one arm."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    sha256: str
+    """Of its bytes as computed."""
+    against_oracle: Comparison | None
+    against_reference: Comparison | None
+    """Against the arm that it is compared with: the baseline, or for a new path the old one."""
+
+
+class Memory(Model):
+    """Peak memory of steady steps, measured apart from timing and with the allocator as it comes."""
+
+    allocator_peak_bytes: int | None
+    """Peak of live allocations above the level before the step, from the profiler or the device allocator."""
+    reserved_peak_bytes: int | None
+    process_peak_bytes: tuple[int, ...]
+    """Peak resident set of each repeat (Linux: VmHWM after clear_refs)."""
+
+
+class Examination(Model):
+    """The untimed pass of one arm: what it computes, whether it repeats, what it holds."""
+
+    outputs: dict[str, Output]
+    repeat_digests: tuple[str, ...]
+    """Digest over all outputs of each repeat in one process, at `Control.determinism_threads` threads."""
+    memory: Memory | None
+    items_per_step: float
+    item: str
+    """What a step processes: "tokens", "samples"."""
+    path_ran: str
+    """Which implementation really ran, in the workload's own words."""
+    warnings: tuple[str, ...] = ()
+
+
+class CompileExport(Model):
+    """torch.compile and torch.export of one arm: made in one process, met again in another."""
+
+    compile_outcome: Outcome
+    compile_reason: str = ""
+    graphs: int | None = None
+    graph_breaks: int | None = None
+    cold_ns: int | None = None
+    """First call, new process, empty cache folder."""
+    warm_ns: int | None = None
+    """First call, second process, the same cache folder."""
+    compiled: dict[str, Comparison] = Field(default_factory=dict)
+    """Compiled outputs against eager ones of the same arm."""
+    export_outcome: Outcome
+    export_reason: str = ""
+    export_bytes: int | None = None
+    reloaded: dict[str, Comparison] = Field(default_factory=dict)
+    """Outputs of the saved program, loaded in a fresh process, against eager ones."""
+
+
+class ArmResult(Model):
+    """How one arm ended."""
+
+    outcome: Outcome
+    reason: str = ""
+    facts: dict[str, Any] = Field(default_factory=dict)
+    """What the runner said of itself: torch, build, python, libraries loaded, CPU capability."""
+    command: tuple[str, ...] = ()
+    log_tail: str = ""
+    """End of the runner's stdout and stderr, capped."""
+    examination: Examination | None = None
+    compile_export: CompileExport | None = None
+
+
+class Rehearsal(Model):
+    """The way back, walked: the baseline's wheels over the candidate, with the network off."""
+
+    outcome: Outcome
+    reason: str = ""
+    steps_ns: dict[str, int] = Field(default_factory=dict)
+    network_off_by: str = ""
+    """How the network was really off: "network namespace", "sandbox-exec", or why it could not be."""
+    reinstalled: tuple[str, ...] = ()
+    """"torch 2.13.0 -> 2.12.1", sorted."""
+    mismatches: tuple[str, ...] = ()
+    """Where what is installed differs from the baseline's lock; empty is right."""
+    control_equal: bool | None = None
+    """Control outputs bitwise as before the upgrade."""
+    last_words: str = ""
+
+    @property
+    def duration_ns(self) -> int:
+        """Time to be back: the reinstallation and its proof, without the preparation."""
+        return sum(ns for name, ns in self.steps_ns.items() if not name.startswith("prepare"))
+
+
+class Validity(Model):
+    """Whether a cell's numbers mean anything; decided before any number is shown."""
+
+    valid: bool
+    reasons: tuple[str, ...] = ()
+    arms: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """What makes the times of one arm mean nothing: comparisons of the other arms stand."""
+
+
+class Host(Model):
+    """The machine, as far as a comparison must know it."""
+
+    name: str
+    platform: str
+    os: str
+    cpu: str
+    cores: int
+    memory_bytes: int
+    capabilities: tuple[str, ...]
+    python: str
+
+    @property
+    def target(self) -> str:
+        """What environments are resolved for: "x86_64-unknown-linux-gnu, Python 3.11"."""
+        return f"{self.platform}, Python {self.python}"
+
+
+class CellResult(Model):
+    """A worker's one answer to one attempt at a cell."""
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    cell_id: str
+    attempt: int
+    worker: str
+    host: Host
+    started: str
+    """UTC, ISO 8601."""
+    validity: Validity
+    arms: dict[str, ArmResult]
+    restarts: tuple[Restart, ...] = ()
+    rehearsal: Rehearsal | None = None
+    moved_packages: tuple[str, ...] = ()
+    """What differs between the arms' environments beside torch itself: "setuptools 81.0.0 -> 84.2.1"."""
+    wall_ns: int
+    measured_ns: int = 0
+    """Inside measured windows; over `wall_ns` it is the share that was not overhead."""
+    phases_ns: dict[str, int] = Field(default_factory=dict)
+    stopped_because: str = ""
+    """"settled", "restarts used up", "budget ended"."""

@@ -1,0 +1,66 @@
+"""A run as a whole: where it stands, and everything behind its figures."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from farm.model.plan import Plan
+from farm.model.result import CellResult
+from farm.model.words import SCHEMA_VERSION, Model
+
+
+class RunState(StrEnum):
+    RUNNING = "running"
+    COMPLETE = "complete"
+    INCOMPLETE = "incomplete"
+
+
+class RunRow(Model):
+    """A run in a list."""
+
+    run_id: str
+    state: RunState
+    created: str
+    candidate: str
+    baseline: str
+    done: int
+    """Cells with a result."""
+    total: int
+
+
+class Evidence(Model):
+    """Everything behind a run's figures: enough to judge it again."""
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    state: RunState
+    plan: Plan
+    results: tuple[CellResult, ...]
+    extras: tuple[CellResult, ...] = ()
+    """Results that arrived after their cell was decided: kept, never counted."""
+    unfinished: dict[str, str] = Field(default_factory=dict)
+    """Cells without a result, with the reason."""
+
+
+class Progress(Model):
+    """Where a worker stands with a cell: what `farm watch` shows."""
+
+    run_id: str
+    cell_id: str
+    attempt: int
+    worker: str
+    phase: str
+    """"environments", "examine", "compile", "measure", "rehearse"."""
+    arm: str = ""
+    restart: int = 0
+    restarts: int = 0
+    ratio: float | None = None
+    """Of the medians so far, the first challenger over its reference."""
+    interval: tuple[float, float] | None = None
+    """Of that ratio; None while there are too few restarts for one."""
+    limit: float | None = None
+    """The limit that it is nearest to."""
+    elapsed_s: float
+    remaining_s: float | None = None
