@@ -37,6 +37,8 @@ VANISHED_S = 15.0
 #: A cell that no live worker can take waits this long for one to come.
 UNSERVED_S = 60.0
 MAX_LOST = 3
+#: A worker that is up, idle and takes nothing (celery#10205) must not keep a run open for ever: after five minutes.
+MAX_ATTEMPTS = 20
 KEEP_S = 30 * 86400
 
 
@@ -176,8 +178,7 @@ class Aggregator:
         elif cell.state == "running" and age > GRACE_S:
             self._lost(cell, f"worker '{cell.worker}' is gone or dropped it")
         elif cell.state == "queued" and age > VANISHED_S and self._idle(cell, workers):
-            _say(f"{cell.run_id} {cell.cell_id} attempt {cell.attempt} vanished on its way; it is sent again")
-            self.store.move(cell, "pending", worker="")
+            self._vanished(cell)
 
     @staticmethod
     def _idle(cell: CellRow, workers: list[Presence]) -> bool:
@@ -193,6 +194,17 @@ class Aggregator:
             self.store.move(cell, "failed", lost=lost, reason=f"lost {lost} times, last: {why}")
         else:
             self.store.move(cell, "pending", lost=lost, worker="")
+
+    def _vanished(self, cell: CellRow) -> None:
+        where = f"{cell.run_id} {cell.cell_id} attempt {cell.attempt}"
+        if cell.attempt < MAX_ATTEMPTS:
+            _say(f"{where} vanished on its way; it is sent again")
+            self.store.move(cell, "pending", worker="")
+            return
+        queue = queue_of(cell.capability)
+        _say(f"{where} is given up")
+        reason = f"sent {cell.attempt} times and never taken; restart the workers of queue '{queue}'"
+        self.store.move(cell, "failed", reason=reason)
 
     # -- out ----------------------------------------------------------------------------------------------------
 

@@ -20,8 +20,8 @@ from farm.model import CellOrder, CellResult, Host, Progress
 from farm.settings import Home
 from tests import evidence as made
 
-#: A tenth of the product's, in the same proportions.
-PATIENCE = {"GRACE_S": 2.0, "VANISHED_S": 2.0, "UNSERVED_S": 3.0}
+#: Short enough for a test, in the product's order.
+PATIENCE = {"GRACE_S": 2.0, "VANISHED_S": 2.0, "UNSERVED_S": 3.0, "MAX_ATTEMPTS": 3}
 PRESENCE = {"PRESENCE_S": 0.3, "PRESENCE_LIFE_S": 1}
 
 

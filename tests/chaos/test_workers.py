@@ -160,6 +160,17 @@ def test_the_machine_stays_taken_while_what_a_killed_worker_started_lives(tmp_pa
         os.close(descriptor)
 
 
+def test_a_worker_that_is_up_and_takes_nothing_does_not_keep_a_run_open(fleet: Fleet) -> None:
+    """CASES.md Q2."""
+    fleet.start_worker("blue")
+    (alive,) = until(lambda: fleet.client.presences(), "the worker")
+    fleet.kill("blue")
+    fleet.server.set(keys.presence(alive.worker), alive.model_dump_json())
+    run = fleet.submit()
+    assert fleet.wait(run) is RunState.INCOMPLETE
+    assert "sent 3 times and never taken" in fleet.evidence(run).unfinished["block/case-0@cpu"]
+
+
 def test_nothing_of_a_run_that_is_over_stays_in_the_queue(fleet: Fleet) -> None:
     fleet.start_worker("blue")
     assert fleet.wait(fleet.submit(3)) is RunState.COMPLETE
