@@ -47,8 +47,17 @@ class Outbox:
             if connection.exists(keys.done(path.stem)):
                 path.unlink(missing_ok=True)
                 continue
+            try:
+                envelope = path.read_text()
+            except FileNotFoundError:
+                # Another worker of this home has seen that it is committed.
+                continue
+            except (OSError, UnicodeDecodeError):
+                # The disk has damaged it: what else is here goes on its way.
+                left += 1
+                continue
             left += 1
             # A result that waits in the stream is not sent twice; the marker there says so for as long as it may take.
             if connection.set(f"farm:sent.{path.stem}", "1", nx=True, ex=10):
-                connection.xadd(keys.RESULTS, {"envelope": path.read_text()})
+                connection.xadd(keys.RESULTS, {"envelope": envelope})
         return left

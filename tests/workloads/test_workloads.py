@@ -118,6 +118,28 @@ def test_a_smoke_case_repeats_in_two_processes_and_is_close_to_its_oracle(
         assert found.gain == pytest.approx(1.0, abs=RELATIVE_ERROR), output_name
 
 
+@needs_compiler
+@pytest.mark.parametrize("side", ["baseline", "candidate"])
+def test_compiled_attention_is_compiled_again_for_another_number_of_threads(
+    candidate_python: Path, baseline_python: Path, tmp_path: Path, side: str
+) -> None:
+    """Its kernel holds buffers for the threads that it was compiled at, and wrote past them at two."""
+    python = baseline_python if side == "baseline" else candidate_python
+    stage = make_stage(tmp_path / "stage", None)
+    environment = runner_environment({"OMP_NUM_THREADS": "1"}, tmp_path / "caches", settled_allocator=False)
+    with RunnerSession(python, stage, environment, tmp_path / "runner.log") as session:
+        session.hello(START_S)
+        session.request("setup", ANSWER_S, **setup_fields("flex_attention", smoke_case("flex_attention"), "flex"))
+        raw = session.request(
+            "examine", ANSWER_S, directory=str(tmp_path), oracle=False, repeats=3, threads=2, memory=False
+        )
+        assert len(set(raw["repeat_digests"])) == 1
+    for folder, threads in (("inductor", 1), ("inductor-2-threads", 2)):
+        compiled = [file.read_text() for file in (tmp_path / "caches" / folder).rglob("*.py")]
+        assert any(f"num_thread = {threads};" in source for source in compiled), folder
+        assert not any(f"num_thread = {3 - threads};" in source for source in compiled), folder
+
+
 def test_linear_cross_entropy_loss_is_unsupported_before_2_13(release: Callable[[str], Release]) -> None:
     session, _ = release("baseline")
     case = smoke_case("linear_cross_entropy")

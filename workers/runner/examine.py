@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,23 +49,34 @@ def examine(work: Work, request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _repeats(work: Work, repeats: int, threads: int) -> list[str]:
     """Return one digest a repeat: the same set-up, the same step, at ``threads`` threads."""
-    before = torch.get_num_threads()
-    _use_threads(threads)
-    try:
+    with _threads(threads):
         return [digest_all(work.step(work.fresh())) for _ in range(repeats)]
-    finally:
-        _use_threads(before)
 
 
-def _use_threads(threads: int) -> None:
-    """Set torch's threads and forget compiled code: Inductor's CPU kernels hold buffers for the old number.
+@contextmanager
+def _threads(threads: int) -> Iterator[None]:
+    """Set torch's threads; compiled code of another number is forgotten, in memory and in the cache folder.
 
-    Compiled FlexAttention of 2.12.1 wrote past them and aborted when it went from one thread to two.
+    Inductor's CPU kernels hold buffers for the number that they were compiled at, and no key of its caches names it:
+    compiled FlexAttention wrote past them and aborted when it went from one thread to two.
     """
-    if threads != torch.get_num_threads():
-        torch.set_num_threads(threads)
-        if "torch._dynamo" in sys.modules:
-            torch._dynamo.reset()
+    before, folder = torch.get_num_threads(), os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
+    if threads == before:
+        yield
+        return
+    _switch(threads, folder and f"{folder}-{threads}-threads")
+    try:
+        yield
+    finally:
+        _switch(before, folder)
+
+
+def _switch(threads: int, folder: str) -> None:
+    torch.set_num_threads(threads)
+    if folder:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
 
 
 def _memory(work: Work) -> dict[str, Any]:
