@@ -16,7 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from farm.errors import UsageError
 
@@ -35,7 +35,11 @@ DECLARATIONS: dict[str, type] = {
     "exports": bool,
 }
 
+#: What a case may say, and the types that each may have.
+CASE: dict[str, tuple[type, ...]] = {"suites": (list, tuple), "parameters": (dict,), "production_shape": (bool,)}
+
 Value = int | float | str | bool
+TRACKS = ("production", "prototype")
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,10 @@ def catalogue() -> dict[str, WorkloadSpec]:
 
 @lru_cache(maxsize=64)
 def _installed(name: str, module: str) -> WorkloadSpec:
-    spec = importlib.util.find_spec(module)
+    try:
+        spec = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        spec = None
     if spec is None or spec.origin is None:
         raise UsageError(f"workload '{name}': module '{module}' cannot be found; install its package again")
     return read_workload(Path(spec.origin), name)
@@ -116,10 +123,11 @@ def read_workload(file: Path, name: str | None = None) -> WorkloadSpec:
     try:
         source = file.read_text()
         tree = ast.parse(source)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"workload '{file}' cannot be read: {error}") from error
     except SyntaxError as error:
-        raise UsageError(f"workload '{file}', line {error.lineno}: {error.msg}") from error
+        line = f", line {error.lineno}" if error.lineno else ""
+        raise UsageError(f"workload '{file}'{line}: {error.msg}") from error
+    except (OSError, ValueError) as error:
+        raise UsageError(f"workload '{file}' cannot be read: {error}") from error
     found = [node for node in tree.body if isinstance(node, ast.ClassDef) and _is_workload(node)]
     if len(found) != 1:
         raise UsageError(f"workload '{file}' has {len(found)} subclasses of Workload; one file holds one")
@@ -143,7 +151,7 @@ def _spec(node: ast.ClassDef, file: Path, source: str, name: str) -> WorkloadSpe
         where = f"workload '{file}', line {statement.lineno}"
         try:
             value = ast.literal_eval(statement.value)  # type: ignore[attr-defined]
-        except ValueError:
+        except (ValueError, TypeError):
             raise UsageError(f"{where}: '{target}' must be a literal: it is read without running the file") from None
         if not isinstance(value, DECLARATIONS[target]):
             raise UsageError(f"{where}: '{target}' must be {DECLARATIONS[target].__name__}")
@@ -151,20 +159,25 @@ def _spec(node: ast.ClassDef, file: Path, source: str, name: str) -> WorkloadSpe
     where = f"workload '{file}', class {node.name}"
     if not declared.get("cases"):
         raise UsageError(f"{where}: 'cases' is missing; declare at least one")
+    track = declared.get("track", TRACKS[0])
+    if track not in TRACKS:
+        raise UsageError(f"{where}: track '{track}'; allowed are {', '.join(TRACKS)}")
+    paths = declared.get("paths", {"eager": "as written"})
+    if not paths:
+        raise UsageError(f"{where}: 'paths' is empty; the old path comes first")
     parameters = declared.get("parameters", {})
     for parameter, entry in parameters.items():
-        if not isinstance(entry, dict) or "default" not in entry or "doc" not in entry:
-            raise UsageError(f"{where}: parameter '{parameter}' needs a 'default' and a 'doc'")
+        _check_parameter(parameter, entry, where)
     doc = ast.get_docstring(node) or ast.get_docstring(ast.parse(source)) or ""
     bare = WorkloadSpec(
         name=name,
         summary=doc.strip().splitlines()[0] if doc.strip() else "",
         item=declared.get("item", "samples"),
-        track=declared.get("track", "production"),
+        track=track,
         compiles=declared.get("compiles", False),
         exports=declared.get("exports", False),
         parameters=parameters,
-        paths=tuple(_path(*entry) for entry in declared.get("paths", {"eager": "as written"}).items()),
+        paths=tuple(_path(path, entry, where) for path, entry in paths.items()),
         cases=(),
         digest=hashlib.sha256(source.encode()).hexdigest(),
         source=source,
@@ -182,20 +195,42 @@ def _assigned(statement: ast.stmt) -> str:
     return ""
 
 
-def _path(name: str, entry: Any) -> PathSpec:
-    if isinstance(entry, dict):
-        needs = entry.get("needs")
-        return PathSpec(name, str(entry.get("doc", "")), Version(needs) if needs else None)
-    return PathSpec(name, str(entry), None)
+def _check_parameter(name: str, entry: Any, where: str) -> None:
+    if not isinstance(entry, dict) or "default" not in entry or "doc" not in entry:
+        raise UsageError(f"{where}: parameter '{name}' needs a 'default' and a 'doc'")
+    default, choices = entry["default"], entry.get("choices")
+    if not isinstance(default, Value):
+        raise UsageError(f"{where}: parameter '{name}': default {default!r} must be int, float, str or bool")
+    if choices is not None and (not isinstance(choices, list | tuple) or default not in choices):
+        raise UsageError(f"{where}: parameter '{name}': choices must be a list that holds the default {default!r}")
 
 
-def _case(workload: WorkloadSpec, name: str, entry: Mapping[str, Any], where: str) -> CaseSpec:
-    unknown = entry.keys() - {"suites", "parameters", "production_shape"}
+def _path(name: str, entry: Any, where: str) -> PathSpec:
+    if not isinstance(entry, dict):
+        return PathSpec(name, str(entry), None)
+    unknown = entry.keys() - {"doc", "needs"}
     if unknown:
-        raise UsageError(f"{where}, case '{name}': unknown key '{min(unknown)}'")
+        raise UsageError(f"{where}, path '{name}': unknown key '{min(unknown)}'; allowed are doc, needs")
+    needs = entry.get("needs")
+    try:
+        return PathSpec(name, str(entry.get("doc", "")), None if needs is None else Version(needs))
+    except (InvalidVersion, TypeError):
+        # A number has lost digits: 2.10 is 2.1.
+        raise UsageError(f"{where}, path '{name}': needs {needs!r} is no release; write a text: \"2.13\"") from None
+
+
+def _case(workload: WorkloadSpec, name: str, entry: Any, where: str) -> CaseSpec:
+    where = f"{where}, case '{name}'"
+    if not isinstance(entry, dict):
+        raise UsageError(f"{where} must be dict")
+    for key, value in entry.items():
+        if key not in CASE:
+            raise UsageError(f"{where}: unknown key '{key}'; allowed are {', '.join(CASE)}")
+        if not isinstance(value, CASE[key]):
+            raise UsageError(f"{where}: '{key}' must be {' or '.join(kind.__name__ for kind in CASE[key])}")
     return CaseSpec(
         name=name,
         suites=tuple(entry.get("suites", ("standard",))),
-        parameters=workload.case_parameters(entry.get("parameters", {}), f"{where}, case '{name}'"),
-        production_shape=bool(entry.get("production_shape", False)),
+        parameters=workload.case_parameters(entry.get("parameters", {}), where),
+        production_shape=entry.get("production_shape", False),
     )

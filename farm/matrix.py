@@ -166,7 +166,14 @@ class Matrix:
             content: list[Any]
 
         workloads = [
-            [w.spec.name, w.spec.digest, list(w.features), w.candidate_path, [vars(case) for case in w.cases], w.backends]
+            [
+                w.spec.name,
+                w.spec.digest,
+                list(w.features),
+                w.candidate_path,
+                [vars(case) for case in w.cases],
+                w.backends,
+            ]
             for w in self.workloads
         ]
         tiers = [tier.model_dump(mode="json") for tier in self.tiers]

@@ -94,9 +94,10 @@ def make_plan(
             raise UsageError(f"no backend '{backend}' in the matrix; allowed are {', '.join(matrix.backends)}")
     served = served_capabilities(hosts)
     live = {backend_of(capability) for capability in served}
-    wanted = request.backends or tuple(backend for backend in matrix.backends if backend in live)
+    # In the matrix's order: the order of options and of machines is no part of the question.
+    wanted = tuple(backend for backend in matrix.backends if backend in (request.backends or live))
     parts = _Parts()
-    for capability, machines in served.items():
+    for capability, machines in sorted(served.items()):
         if backend_of(capability) in wanted:
             _resolve(parts, backend_of(capability), machines, resolve)
     cells = [
@@ -140,8 +141,7 @@ def _why_uncovered(backend: Backend, request: PlanRequest, live: set[Backend]) -
 def _resolve(
     parts: _Parts, backend: Backend, machines: Sequence[Host], resolve: Callable[[Backend, Host], Resolution]
 ) -> None:
-    for host in {machine.target: machine for machine in machines}.values():
-        target = host.target
+    for target, host in sorted({machine.target: machine for machine in machines}.items()):
         if target in parts.keys.get((Side.BASELINE, backend), {}):
             continue
         resolution = resolve(backend, host)
@@ -153,7 +153,7 @@ def _resolve(
             parts.broken[backend] = resolution.broken_control
         for side, environment in resolution.environments.items():
             parts.environments[environment.key] = environment
-            parts.releases[f"{side}@{target}"] = environment.release
+            parts.releases[f"{side}@{target}, {backend}"] = environment.release
             parts.keys.setdefault((side, backend), {})[target] = environment.key
 
 

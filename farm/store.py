@@ -39,8 +39,9 @@ __all__ = ["CellRow", "Store"]
 STORE_VERSION = 1
 #: States of a cell that still waits for its result.
 OPEN = ("pending", "queued", "running")
-#: Two that make one new database get in each other's way; the second finds it made when it tries again.
-OPENING_TRIES = 5
+#: Two that make one new database get in each other's way, in these words; the second tries again and finds it made.
+CONTENDED = ("already exists", "locked")
+OPENING_TRIES = 20
 
 metadata = MetaData()
 version_table = Table("version", metadata, Column("version", Integer))
@@ -113,7 +114,7 @@ class Store:
             try:
                 found = self._prepare()
             except DBAPIError as error:
-                if not left:
+                if not left or not any(words in str(error.orig) for words in CONTENDED):
                     raise InfrastructureFailed(
                         f"the store '{url}' cannot be opened: {error.orig}; is the disk full or its folder read-only?"
                     ) from error

@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).parent.parent
 
 #: Everything the tests install stays in one ignored folder of the checkout, so that a second run is quick.
 TEST_HOME = Path(os.environ.get("FARM_TEST_HOME", ROOT / ".farm-test"))
+
+# No test is timed: a busy machine is no fault of what is tested.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
+
+
+@pytest.fixture(scope="session")
+def farm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a real server for queues, shared by tests that keep to keys of their own."""
+    from farm.broker.server import prepare_server, wait_for_server
+
+    command, url = prepare_server(tmp_path_factory.mktemp("server"), None)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            wait_for_server(url, 20.0, None)
+            yield url
+        finally:
+            process.terminate()
 
 
 @pytest.fixture(scope="session")

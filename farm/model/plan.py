@@ -197,7 +197,7 @@ class Plan(Model):
     aa: bool
     """Both arms resolved to one wheel."""
     releases: dict[str, Release]
-    """"baseline@<target>", "candidate@<target>"."""
+    """"baseline@<target>, <backend>" and the candidate's: a machine may run two backends with two builds."""
     environments: dict[str, Environment]
     refused: tuple[EnvironmentRefused, ...] = ()
     requested_backends: tuple[Backend, ...]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
-from farm.errors import InfrastructureFailed, UsageError
+from farm.errors import EXIT_INFRASTRUCTURE, InfrastructureFailed, UsageError
 from farm.model import CellResult, Plan, RunState
 from farm.settings import Home
 from farm.store import Store
 from tests import evidence as made
+
+Found = TypeVar("Found")
 
 CELL = made.cell()
 
@@ -28,6 +33,23 @@ def answer(run: str = "run", attempt: int = 1, **more: object) -> CellResult:
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store.open(Home(tmp_path / "home"))
+
+
+def at_once(steps: list[Callable[[], Found]]) -> list[Found]:
+    """Return what ``steps`` return, each taken by a hand of its own at the same moment."""
+    gate = threading.Barrier(len(steps))
+    found: list[Found] = []
+
+    def take(step: Callable[[], Found]) -> None:
+        gate.wait()
+        found.append(step())
+
+    hands = [threading.Thread(target=take, args=(step,)) for step in steps]
+    for hand in hands:
+        hand.start()
+    for hand in hands:
+        hand.join()
+    return found
 
 
 def dispatched(store: Store, attempt: int = 1) -> None:
@@ -96,7 +118,11 @@ def test_a_result_after_its_cell_was_given_up_is_kept_and_changes_nothing(store:
     assert len(evidence.extras) == 1
 
 
-@pytest.mark.parametrize("wrong", [answer(run="nosuch"), answer(cell_id="nosuch"), answer(attempt=9)])
+@pytest.mark.parametrize(
+    "wrong",
+    [answer(run="nosuch"), answer(cell_id="nosuch"), answer(attempt=9), answer(attempt=0), answer(attempt=-1)],
+    ids=["run", "cell", "attempt", "before the first", "negative"],
+)
 def test_an_answer_to_what_was_never_asked_is_refused(store: Store, wrong: CellResult) -> None:
     dispatched(store)
     assert store.accept_result(wrong).startswith("refused: ")
@@ -105,20 +131,8 @@ def test_an_answer_to_what_was_never_asked_is_refused(store: Store, wrong: CellR
 
 def test_of_answers_that_come_at_once_one_counts(store: Store, tmp_path: Path) -> None:
     dispatched(store, attempt=8)
-    said: list[str] = []
-    gate = threading.Barrier(8)
-
-    def deliver(attempt: int) -> None:
-        mine = Store.open(Home(tmp_path / "home"))
-        gate.wait()
-        said.append(mine.accept_result(answer(attempt=attempt)))
-        mine.close()
-
-    hands = [threading.Thread(target=deliver, args=(attempt,)) for attempt in range(1, 9)]
-    for hand in hands:
-        hand.start()
-    for hand in hands:
-        hand.join()
+    hands = [Store.open(Home(tmp_path / "home")) for _ in range(8)]
+    said = at_once([lambda a=a, s=s: s.accept_result(answer(attempt=a)) for a, s in enumerate(hands, 1)])
     assert sorted(said) == ["counted"] + ["extra"] * 7
     evidence = store.evidence("run")
     assert len(evidence.results) == 1
@@ -169,3 +183,113 @@ def test_a_store_that_is_no_database_is_refused(tmp_path: Path) -> None:
     home.database.write_text("this is no database, and long enough for a header" * 9)
     with pytest.raises(InfrastructureFailed, match="cannot be opened"):
         Store.open(home)
+
+
+def test_one_answer_that_is_delivered_by_many_at_once_counts_once(store: Store, tmp_path: Path) -> None:
+    """CASES.md Q1 and Q7: the stream is read by two aggregators."""
+    dispatched(store)
+    hands = [store, *(Store.open(Home(tmp_path / "home")) for _ in range(3))]
+    said = at_once([lambda hand=hand: hand.accept_result(answer()) for hand in hands])
+    assert sorted(said) == ["counted", "extra", "extra", "extra"]
+    assert store.evidence("run").results == (answer(),)
+    assert store.evidence("run").extras == ()
+
+
+def test_of_many_hands_that_move_a_cell_at_once_one_does(store: Store, tmp_path: Path) -> None:
+    store.create_run("run", a_plan())
+    hands = [Store.open(Home(tmp_path / "home")) for _ in range(6)]
+    seen = [(hand, *hand.cells("run")) for hand in hands]
+    moved = at_once([lambda hand=hand, cell=cell: hand.move(cell, "queued", attempt=1) for hand, cell in seen])
+    assert sorted(moved) == [False] * 5 + [True]
+
+
+def test_a_run_that_is_handed_in_by_two_at_once_is_written_once(store: Store, tmp_path: Path) -> None:
+    hands = [Store.open(Home(tmp_path / "home")) for _ in range(4)]
+    written = at_once([lambda hand=hand: hand.create_run("run", a_plan()) for hand in hands])
+    assert sorted(written) == [False, False, False, True]
+    assert len(store.cells("run")) == 1
+
+
+def test_a_new_store_is_opened_by_many_at_once(tmp_path: Path) -> None:
+    for folder in range(5):
+        home = Home(tmp_path / str(folder))
+        stores = at_once([lambda home=home: Store.open(home)] * 4)
+        assert len(stores) == 4
+        assert stores[0].create_run("run", a_plan())
+        assert [one.state("run") for one in stores] == [RunState.RUNNING] * 4
+
+
+def test_a_cell_that_was_given_out_again_is_not_moved_by_who_saw_it_before(store: Store) -> None:
+    dispatched(store)
+    (old,) = store.cells("run")
+    assert store.move(old, "pending", lost=1)
+    (pending,) = store.cells("run")
+    assert store.move(pending, "queued", attempt=2)
+    assert not store.move(old, "running", worker="asleep")
+    (now,) = store.cells("run")
+    assert (now.state, now.attempt, now.lost, now.worker) == ("queued", 2, 1, "")
+
+
+def test_a_result_of_a_cell_that_waits_to_be_sent_again_counts(store: Store) -> None:
+    dispatched(store)
+    (cell,) = store.cells("run")
+    store.move(cell, "pending", lost=1)
+    assert store.accept_result(answer()) == "counted"
+    (done,) = store.cells("run")
+    assert (done.state, done.worker) == ("done", "w1")
+    assert not store.move(cell, "queued", attempt=2)
+
+
+def test_a_late_result_that_comes_twice_is_kept_once_and_another_one_beside_it(store: Store) -> None:
+    dispatched(store, attempt=3)
+    store.accept_result(answer(attempt=3))
+    for late in (1, 2, 1):
+        assert store.accept_result(answer(attempt=late)) == "extra"
+    assert [result.attempt for result in store.evidence("run").extras] == [1, 2]
+
+
+def test_evidence_has_the_order_of_the_plan_and_says_what_is_missing(store: Store) -> None:
+    cells = [made.cell(case=case) for case in ("d", "b", "a", "c")]
+    store.create_run("run", a_plan(*cells))
+    for cell in store.cells("run"):
+        store.move(cell, "queued", attempt=1)
+    for cell in (cells[3], cells[0], cells[1]):
+        assert store.accept_result(made.result(cell, run_id="run")) == "counted"
+    evidence = store.evidence("run")
+    assert [result.cell_id for result in evidence.results] == [cells[0].id, cells[1].id, cells[3].id]
+    assert evidence.unfinished == {cells[2].id: "queued, not finished"}
+    assert evidence.state is RunState.RUNNING
+
+
+def test_a_number_that_is_none_is_stored_as_it_is(store: Store) -> None:
+    dispatched(store)
+    broken = made.result(CELL, {"candidate": made.ok(items_per_step=math.nan)}, run_id="run")
+    store.accept_result(broken)
+    (found,) = store.evidence("run").results
+    assert repr(found) == repr(broken)
+
+
+def test_what_was_written_is_there_when_the_store_is_opened_again(store: Store, tmp_path: Path) -> None:
+    dispatched(store)
+    store.accept_result(answer())
+    before = store.evidence("run")
+    store.close()
+    assert Store.open(Home(tmp_path / "home")).evidence("run") == before
+
+
+def test_the_three_newest_runs_are_named_where_one_is_not_known(store: Store) -> None:
+    for day in range(1, 6):
+        store.create_run(f"run-{day}", a_plan(created=f"2026-07-0{day}T10:00:00+00:00"))
+    with pytest.raises(UsageError) as refused:
+        store.plan("run-9")
+    assert str(refused.value) == "there is no run 'run-9'; the newest are: run-5, run-4, run-3"
+
+
+def test_a_store_that_cannot_be_opened_says_where_and_what_may_be_wrong(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.database.mkdir(parents=True)
+    with pytest.raises(InfrastructureFailed) as failed:
+        Store.open(home)
+    assert str(home.database) in str(failed.value)
+    assert "unable to open database file; is the disk full or its folder read-only?" in str(failed.value)
+    assert failed.value.exit_code == EXIT_INFRASTRUCTURE

@@ -1,0 +1,368 @@
+"""The matrix that ships is whole; a mistake in one names the file, the line or the key, and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from farm.errors import EXIT_USAGE, UsageError
+from farm.matrix import Matrix, load_matrix
+from farm.model import Backend, Decision, Gate
+from farm.statistics import least_restarts
+
+SHIPPED = (files("farm") / "default_matrix.toml").read_text()
+GATES = "allowed are correctness, latency, throughput, peak_memory, determinism, compile_export, rollback"
+BACKENDS = "'mps', 'cuda', 'rocm', 'cpu' or 'distributed'"
+IN = "tier[research]"
+RESEARCH = 'name = "research"'
+FLEX = 'name = "flex_attention"\nfeatures = ["flex"]'
+BLOCK = 'name = "transformer_block"'
+CASE = "\n[[workload.case]]\n"
+X = f'{CASE}name = "x"\n'
+SHIPPED_WORKLOADS = "allowed are flex_attention, linear_cross_entropy, transformer_block"
+
+OWN = '''
+"""Work of our own."""
+from workloads.contract import Workload
+
+
+class Own(Workload):
+    parameters = {"batch": {"default": 2, "doc": "samples a step"}, "rate": {"default": 0.5, "doc": "of dropout"}}
+    paths = {"old": "as it is", "new": "as it could be"}
+    cases = {"small": {"suites": ["smoke"]}, "large": {"parameters": {"batch": 64}, "production_shape": True}}
+'''
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write the shipped matrix with the first of each pair replaced by the second."""
+
+    def written(*changes: tuple[str, str]) -> Path:
+        text = SHIPPED
+        for old, new in changes:
+            assert old in text, old
+            text = text.replace(old, new, 1)
+        path = tmp_path / "mine.toml"
+        path.write_text(text)
+        return path
+
+    return written
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(UsageError) as refused:
+        load_matrix(path)
+    assert refused.value.exit_code == EXIT_USAGE
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def line_of(path: Path, words: str) -> int:
+    return next(number for number, line in enumerate(path.read_text().splitlines(), 1) if words in line)
+
+
+# -- what ships ----------------------------------------------------------------------------------------------------
+
+
+def test_the_matrix_that_ships_asks_every_question_of_every_backend() -> None:
+    matrix = load_matrix()
+    assert matrix.source == "built in"
+    assert matrix.path is None
+    assert set(matrix.backends) == set(get_args(Backend))
+    assert set(matrix.gates) == set(Gate)
+    assert set(matrix.decisions) == set(Decision)
+    assert {"research", "training", "serving", "finetune"} == {tier.name for tier in matrix.tiers}
+    assert {backend for tier in matrix.tiers for backend in tier.backends} == set(get_args(Backend))
+
+
+def test_the_matrix_that_ships_names_its_releases_and_takes_others_as_they_are() -> None:
+    matrix = load_matrix()
+    assert matrix.release("pytorch_2_13") == "2.13"
+    assert matrix.release("current_baseline") == "2.12"
+    assert matrix.release("2.10") == "2.10"
+
+
+def test_the_matrix_that_ships_asks_what_the_new_paths_are_worth() -> None:
+    asked = {workload.spec.name: workload.features for workload in load_matrix().workloads}
+    assert asked == {"transformer_block": (), "flex_attention": ("flex",), "linear_cross_entropy": ("lce",)}
+    assert not any(workload.own for workload in load_matrix().workloads)
+
+
+def test_every_shipped_workload_has_a_first_look_and_a_production_shape() -> None:
+    matrix = load_matrix()
+    for workload in matrix.workloads:
+        suites = {suite for case in workload.cases for suite in case.suites}
+        assert suites == set(matrix.suites)
+        assert any(case.production_shape for case in workload.cases)
+        assert not any(case.production_shape and "smoke" in case.suites for case in workload.cases)
+
+
+def test_every_suite_that_ships_can_bound_a_ratio_and_every_limit_has_a_reason() -> None:
+    matrix = load_matrix()
+    for suite in matrix.suites.values():
+        assert least_restarts(suite.alpha) <= suite.looks[0]
+        assert list(suite.looks) == sorted(set(suite.looks))
+    assert all(tier.reason for tier in matrix.tiers)
+
+
+def test_every_caveat_is_written_down_beforehand() -> None:
+    topics = [caveat.partition(":")[0] for caveat in load_matrix().caveats]
+    assert topics == [
+        "implementation cost",
+        "hardware",
+        "driver and precision",
+        "privacy",
+        "caching",
+        "evaluation quality",
+        "prototype upkeep",
+    ]
+
+
+def test_a_copy_of_the_matrix_says_the_same_and_where_it_is(write: Write) -> None:
+    path = write()
+    mine = load_matrix(path)
+    assert mine.digest == load_matrix().digest
+    assert (mine.source, mine.path) == (str(path), path)
+
+
+# -- mistakes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key", "words"),
+    [
+        ("p50_ratio = 1.15", "p50_ratio = -1.15", "p50_ratio", "-1.15: input should be greater than 0"),
+        ("p50_ratio = 1.15", "p50_ratio = inf", "p50_ratio", "inf: input should be a finite number"),
+        ("p50_ratio = 1.15", "p50_ratio = -inf", "p50_ratio", "-inf: input should be a finite number"),
+        ("p50_ratio = 1.15", "p50_ratio = nan", "p50_ratio", "nan: input should be a finite number"),
+        ("p50_ratio = 1.15", 'p50_ratio = "1.15"', "p50_ratio", "'1.15': input should be a valid number"),
+        ("p50_ratio = 1.15", "p50_rato = 1.15", "p50_rato", "unknown key; allowed are backends, compile_ratio,"),
+        ("graph_breaks = 2", "graph_breaks = -2", "graph_breaks", "-2: input should be greater than or equal to 0"),
+        ("graph_breaks = 2", "graph_breaks = 2.5", "graph_breaks", "2.5: input should be a valid integer"),
+        ('determinism = "off"', 'determinism = "of"', "determinism", "'of' is not allowed: input should be 'bitwise',"),
+        ('["cpu", "mps"', '["cpu", "tpu"', "backends[1]", f"'tpu' is not allowed: input should be {BACKENDS}"),
+    ],
+)
+def test_a_mistake_in_a_tier_is_named_with_its_line(write: Write, old: str, new: str, key: str, words: str) -> None:
+    path = write((old, new))
+    said = refusal(path)
+    assert said.startswith(f"matrix '{path}', line {line_of(path, new)}, tier[research].{key}: ")
+    assert words in said
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("p50_ratio = 1.15\n", "", "tier[research].p50_ratio: Field required"),
+        ("p50_ratio = 1.15", "p50_ratio = 0", "tier[research].p50_ratio: 0: input should be greater than 0"),
+        ("p50_ratio = 1.15", "p50_ratio = true", "tier[research].p50_ratio: True: input should be a valid number"),
+        ("error_multiple = 2.0", "error_multiple = 0.5", "tier[research].error_multiple: 0.5: input should be greater"),
+        ('required = ["correctness", "latency"]', "required = []", "tier[research].required: ()"),
+        ('["correctness", "latency"]', '["latncy"]', f"tier[research].required: unknown gate 'latncy'; {GATES}"),
+        ('= ["latency"]', '= ["speed"]', f"tier[research].may_be_inconclusive: unknown gate 'speed'; {GATES}"),
+        ('p50_ratio = "people', 'p50 = "people', "tier[research].reason: 'p50' is no key of a tier; allowed are "),
+        (RESEARCH, 'name = "serving"', "tier: 'serving' is there twice"),
+        (
+            RESEARCH,
+            f'{RESEARCH}\nworkloads = ["blok"]',
+            f"{IN}.workloads: unknown workload 'blok'; allowed are transformer",
+        ),
+        ('"mps", "cuda", "rocm", "cpu", ', '"cuda", ', f"{IN}.backends: 'cpu' is not in backends; allowed are cuda,"),
+        (
+            '"mps", "cuda", "rocm", "cpu", ',
+            '"tpu", ',
+            f"line 7, backends[0]: 'tpu' is not allowed: input should be {BACKENDS}",
+        ),
+        ('"rollback"]', '"rolback"]', f"line 8, gates: unknown gate 'rolback'; {GATES}"),
+        (', "rollback"]', "]", "tier[training].required: 'rollback' is not in gates; allowed are correctness,"),
+        ('"compile_export", "rollback"]', '"rollback", "latency"]', "gates: 'latency' is there twice"),
+        ('"isolate"', '"wait"', "line 9, decisions: unknown decision 'wait'; allowed are adopt, isolate, defer,"),
+        ("seed = 20260701", "seed = -1", "line 5, seed: -1: input should be greater than or equal to 0"),
+        ("seed = 20260701", "sed = 1", "line 5, sed: unknown key; allowed are backends, caveats, decisions, gates,"),
+        ("schema_version = 1", "schema_version = 2", "line 4, schema_version: '2' is not allowed: input should be 1"),
+        ("schema_version = 1\n", "", "schema_version: Field required"),
+        ('privacy = "', 'privacy = 3 # "', "caveats.privacy: 3: input should be a valid string"),
+        ("looks = [5]", "looks = [4]", "suite.smoke.looks: alpha 0.032 needs 5 restarts to settle"),
+        ("looks = [5]", "looks = [0]", "suite.smoke.looks[0]: 0: input should be greater than 0"),
+        ("looks = [5]", "looks = []", "suite.smoke.looks: ()"),
+        ("alpha = 0.032", "alpha = 0.5", "suite.smoke.alpha: 0.5: input should be less than 0.5"),
+        ("warmup_s = 1.5", "warmup = 1.5", "suite.smoke.warmup: unknown key; allowed are alpha, budget_s, looks,"),
+        ("warmup_s = 1.5", "warmup_s = 1.5\nthreads = 0", "suite.smoke.threads: 0: input should be greater than 0"),
+        ("[versions]", "tiers = 3\n[versions]", "tiers: unknown key; allowed are backends, caveats, decisions, gates,"),
+    ],
+)
+def test_a_mistake_anywhere_is_named_with_its_key_and_what_is_allowed(
+    write: Write, old: str, new: str, words: str
+) -> None:
+    path = write((old, new))
+    said = refusal(path)
+    assert said.startswith(f"matrix '{path}', ") or said.startswith(f"matrix '{path}': ")
+    assert words in said
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (BLOCK, 'name = "block"', f"workload[block]: unknown workload; {SHIPPED_WORKLOADS}, or give a file"),
+        (BLOCK, FLEX, "workload: 'flex_attention' is there twice"),
+        ('features = ["flex"]', 'features = ["flx"]', ".features: no new path 'flx'; allowed are flex"),
+        (BLOCK, f'{BLOCK}\nfeatures = ["eager"]', ".features: no new path 'eager'; allowed are none"),
+        ('features = ["flex"]', 'candidate_path = "flx"', "candidate_path: no path 'flx'; allowed are sdpa"),
+        (FLEX, f'{FLEX}\ncandidate_path = "flex"', "leave out candidate_path"),
+        (FLEX, f'{FLEX}\ncases = ["nosuch"]', ".cases: unknown case 'nosuch'; allowed are "),
+        (FLEX, f'{FLEX}\nbackends = ["tpu"]', f".backends[0]: 'tpu' is not allowed: input should be {BACKENDS}"),
+        (FLEX, f"{FLEX}\nfeature = []", ".feature: unknown key; allowed are backends, candidate_path, case,"),
+        (
+            FLEX,
+            f'{FLEX}{CASE}nme = "x"',
+            ".case[0].nme: unknown key; allowed are name, parameters, production_shape, suites",
+        ),
+        (
+            FLEX,
+            f'{FLEX}{X}suites = ["standrd"]',
+            ".case[x].suites: unknown suite 'standrd'; allowed are smoke, standard",
+        ),
+        (FLEX, f"{FLEX}{X}{X}", ".case: 'x' is there twice"),
+        (FLEX, f"{FLEX}{X}parameters = {{ seqq = 3 }}", ", case[x]: no parameter 'seqq'; allowed are "),
+        (FLEX, f'{FLEX}{X}parameters = {{ dtype = "f8" }}', ", case[x]: dtype = 'f8'; allowed are float32, bfloat16"),
+        (FLEX, f'{FLEX}{X}parameters = {{ seq = "64" }}', ", case[x]: seq = '64' must be int"),
+        (FLEX, f"{FLEX}{X}parameters = {{ seq = true }}", ", case[x]: seq = True must be int"),
+    ],
+)
+def test_a_mistake_in_a_workload_is_named_with_what_is_allowed(write: Write, old: str, new: str, words: str) -> None:
+    path = write((old, new))
+    said = refusal(path)
+    assert said.startswith(f"matrix '{path}', ")
+    assert words in said
+
+
+@pytest.mark.parametrize("written", ["2.10", "2.1", "2", "2.100"])
+@pytest.mark.parametrize("name", ["current_baseline", '"current_baseline"', "seed"])
+def test_a_version_that_was_written_as_a_number_is_refused_with_every_digit(
+    write: Write, name: str, written: str
+) -> None:
+    """CASES.md V1; ``seed`` is the name of another key, which is a number by right."""
+    path = write(('current_baseline = "2.12"', f"{name} = {written}  # the newest"))
+    bare = name.strip('"')
+    assert refusal(path) == (
+        f"matrix '{path}', versions.{bare}: {written} is a number, and 2.10 would be 2.1; "
+        f'write it as a text: "{written}"'
+    )
+
+
+def test_a_version_that_is_neither_a_text_nor_a_number_is_refused(write: Write) -> None:
+    path = write(('current_baseline = "2.12"', "current_baseline = true"))
+    assert "versions.current_baseline: True: input should be a valid string" in refusal(path)
+
+
+def test_a_file_without_tiers_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    head = SHIPPED.split("[[tier]]")[0]
+    path.write_text(f"{head}[caveats]\n")
+    assert refusal(path) == f"matrix '{path}', tier: Field required"
+    path.write_text(f"tier = []\n{head}[caveats]\n")
+    assert refusal(path).startswith(f"matrix '{path}', line 1, tier: (): tuple should have at least 1 item")
+    path.write_text(head + "[tier]" + SHIPPED.split("[[tier]]")[1].replace("[tier.reason]", "[caveats]"))
+    assert refusal(path) == f"matrix '{path}', tier: one table where a list of tables belongs; write [[tier]]"
+
+
+def test_a_file_that_is_no_toml_is_refused_with_its_line(write: Write) -> None:
+    path = write(("seed = 20260701", "seed = "))
+    assert refusal(path) == f"matrix '{path}': Invalid value (at line 5, column 8)"
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bytes.toml").write_bytes(b"seed = '\xff'")
+    for path in (tmp_path / "nosuch.toml", tmp_path, tmp_path / "bytes.toml"):
+        assert refusal(path).startswith(f"matrix '{path}' cannot be read: ")
+
+
+def test_a_suite_that_is_not_there_is_refused_naming_those_that_are(write: Write) -> None:
+    path = write()
+    with pytest.raises(UsageError) as refused:
+        load_matrix(path).suite("nightly")
+    assert str(refused.value) == f"{path}: no suite 'nightly'; allowed are smoke, standard"
+    assert load_matrix(path).suite("smoke").looks == (5,)
+
+
+# -- a user's own workload -----------------------------------------------------------------------------------------
+
+
+def with_own(write: Write, more: str = "") -> Matrix:
+    path = write((FLEX, f'name = "own"\nfile = "own.py"\n{more}'))
+    (path.parent / "own.py").write_text(OWN)
+    return load_matrix(path)
+
+
+def test_a_workload_of_the_users_own_is_read_from_beside_the_matrix(write: Write) -> None:
+    matrix = with_own(write, 'features = ["new"]\nbackends = ["cpu"]')
+    (own,) = (workload for workload in matrix.workloads if workload.spec.name == "own")
+    assert own.own
+    assert (own.spec.source, own.features, own.backends) == (OWN, ("new",), ("cpu",))
+    assert [(case.name, dict(case.parameters)) for case in own.cases] == [
+        ("small", {"batch": 2, "rate": 0.5}),
+        ("large", {"batch": 64, "rate": 0.5}),
+    ]
+
+
+def test_further_cases_keep_the_defaults_and_only_named_cases_stay(write: Write) -> None:
+    more = f'cases = ["huge", "small"]{CASE}name = "huge"\nparameters = {{ batch = 512 }}\nproduction_shape = true'
+    own = next(workload for workload in with_own(write, more).workloads if workload.own)
+    assert [(case.name, case.suites, case.parameters["batch"], case.production_shape) for case in own.cases] == [
+        ("huge", ("standard",), 512, True),
+        ("small", ("smoke",), 2, False),
+    ]
+
+
+def test_a_file_of_the_users_own_that_is_not_there_is_named(write: Write) -> None:
+    path = write((FLEX, 'name = "own"\nfile = "nosuch.py"'))
+    assert refusal(path).startswith(f"workload '{path.parent / 'nosuch.py'}' cannot be read: ")
+
+
+# -- the digest ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("p50_ratio = 1.15", "p50_ratio = 1.16"),
+        ("rollback_s = 600.0", "rollback_s = 601.0"),
+        ('privacy = "', 'privacy = "nearly all '),
+        ("prototype_upkeep = ", "upkeep = "),
+        ('p50_ratio = "people', 'p50_ratio = "many people'),
+        ("seed = 20260701", "seed = 20260702"),
+        ("alpha = 0.016", "alpha = 0.0157"),
+        ('pytorch_2_13 = "2.13"', 'pytorch_2_13 = "2.14"'),
+        ('features = ["flex"]', "features = []"),
+        ('features = ["flex"]', 'candidate_path = "flex"'),
+        (FLEX, f'{FLEX}\nbackends = ["cpu"]'),
+        (FLEX, f'{FLEX}{CASE}name = "x"'),
+        ('decisions = ["adopt", "isolate", ', 'decisions = ["adopt", '),
+        ('required = ["correctness", "latency"]', 'required = ["correctness"]'),
+    ],
+)
+def test_the_digest_changes_with_whatever_changes_the_question(write: Write, old: str, new: str) -> None:
+    assert load_matrix(write((old, new))).digest != load_matrix().digest
+
+
+def test_the_digest_does_not_change_with_comments_and_spaces(write: Write) -> None:
+    path = write(
+        ("p50_ratio = 1.15", "p50_ratio   =  1.150 # a comment"),
+        ("seed = 20260701", "seed = 20_260_701"),
+        ("# -- what runs -", "\n\n# -- another title -"),
+    )
+    assert load_matrix(path).digest == load_matrix().digest
+
+
+def test_the_digest_changes_with_the_source_and_the_name_of_a_workload(write: Write) -> None:
+    first = with_own(write)
+    (first.path or Path()).parent.joinpath("own.py").write_text(f"{OWN}# changed\n")
+    changed = load_matrix(first.path)
+    renamed = write((FLEX, 'name = "ours"\nfile = "own.py"'))
+    assert len({first.digest, changed.digest, load_matrix(renamed).digest}) == 3
