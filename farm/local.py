@@ -12,10 +12,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from farm.broker.server import prepare_server, wait_for_server
 from farm.errors import InfrastructureFailed
+from farm.owners import is_gone, owner_name, remove_orphans
 from farm.settings import Home
 from farm.store import Store
 
@@ -47,12 +46,12 @@ class LocalFarm:
         self._home, self._worker, self._port = home, worker, port
         self._parts: list[_Part] = []
         self._kept = not worker
-        self._owner = COORDINATOR if self._kept else _owner_name(psutil.Process())
+        self._owner = COORDINATOR if self._kept else owner_name("embedded")
         self._folder = home.server / self._owner
         self.url = ""
 
     def __enter__(self) -> LocalFarm:
-        _remove_stale(self._home.server)
+        remove_orphans(self._home.server)
         end_orphaned_runs(self._home)
         try:
             command, self.url = prepare_server(self._folder, self._port)
@@ -130,7 +129,7 @@ def end_orphaned_runs(home: Home) -> None:
     """Close the runs of embedded farms whose process was killed; what was measured of them stays."""
     if home.database.is_file():
         store = Store.open(home)
-        store.end_runs(_is_gone, "the command that measured it was killed")
+        store.end_runs(is_gone, "the command that measured it was killed")
         store.close()
 
 
@@ -139,27 +138,3 @@ def _ending(status: int) -> str:
         with contextlib.suppress(ValueError):
             return f"was killed by {signal.Signals(status - 128).name}; what was measured is kept: farm status"
     return f"ended with status {status}; what was measured is kept: farm status"
-
-
-def _owner_name(process: psutil.Process) -> str:
-    # The start time tells a process from a later one with the same number.
-    return f"embedded-{process.pid}-{process.create_time():.2f}"
-
-
-def _is_gone(owner: str) -> bool:
-    parts = owner.split("-")
-    if parts[0] != "embedded" or len(parts) != 3:
-        return False
-    try:
-        return _owner_name(psutil.Process(int(parts[1]))) != owner
-    except (psutil.NoSuchProcess, ValueError):
-        return True
-    except psutil.AccessDenied:
-        return False
-
-
-def _remove_stale(folder: Path) -> None:
-    """Remove what embedded servers of processes that are gone left behind."""
-    for path in folder.glob("embedded-*"):
-        if _is_gone(path.name):
-            shutil.rmtree(path, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -12,6 +13,7 @@ import threading
 import warnings
 from importlib.metadata import version
 
+import psutil
 from celery import signals
 from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 
@@ -37,7 +39,11 @@ def main(url: str, home: Home, name: str | None = None, run_cell: CellRunner | N
 
     def stop(*_: object) -> None:
         desk.leave()
-        # Runners end with their pipes and their parent; the order was given back, so nothing is left to wait for.
+        # Runners end with their pipes and their parent; an installer would go on writing where the next worker builds.
+        for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        # The order was given back, so nothing is left to wait for.
         os._exit(0)
 
     _quiet()

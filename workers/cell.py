@@ -31,6 +31,7 @@ from farm.model import (
     Side,
     Validity,
 )
+from farm.owners import owner_name, remove_orphans
 from farm.settings import Home
 from farm.statistics import Interval
 from workers.duet import Duet, Pair, Timing
@@ -66,7 +67,9 @@ def run_cell(
     asked between windows.
     """
     home.scratch.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="cell-", dir=home.scratch) as scratch:
+    # A worker that was stopped or killed in a cell leaves its scratch, which may hold a whole environment.
+    remove_orphans(home.scratch)
+    with tempfile.TemporaryDirectory(prefix=f"{owner_name('cell')}-", dir=home.scratch) as scratch:
         return _CellRun(order, home, report, lease_fd, cancelled, worker, Path(scratch)).run()
 
 

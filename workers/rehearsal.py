@@ -28,6 +28,7 @@ from packaging.utils import canonicalize_name
 from farm.errors import EnvironmentFailed
 from farm.installer import run_uv
 from farm.model import Environment, LockedPackage, Outcome, Rehearsal
+from farm.owners import owner_name
 from farm.pip_settings import installer_environment
 from farm.settings import Home
 from workers.environments import (
@@ -109,7 +110,7 @@ def rehearse(
     try:
         home.scratch.mkdir(parents=True, exist_ok=True)
         # Beside the environments: on another file system nothing could be hard-linked.
-        with tempfile.TemporaryDirectory(prefix="rehearsal-", dir=home.scratch) as scratch:
+        with tempfile.TemporaryDirectory(prefix=f"{owner_name('rehearsal')}-", dir=home.scratch) as scratch:
             with walk.step("prepare control"):
                 expected = control(build(baseline, home).python)
             with walk.step("prepare wheelhouse"):
