@@ -66,7 +66,8 @@ class _Screen:
         now = {entry.cell_id: entry for entry in progress}
         table = Table(title=_head(cells, now, self.began), title_justify="left")
         for column in ("cell", "state", "restart", "p50 ratio (interval)", "limit", "left"):
-            table.add_column(column, justify="left" if column in ("cell", "state") else "right")
+            named = column in ("cell", "state")
+            table.add_column(column, justify="left" if named else "right", overflow="fold" if named else "ellipsis")
         for cell in cells:
             entry = now.get(cell.cell_id)
             if entry is None:

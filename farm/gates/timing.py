@@ -119,7 +119,9 @@ def _reason(asked: GateQuestion, status: Status, figure: Figure | None, quantity
     change = _percent(figure.value)
     if status is Status.INCONCLUSIVE and figure.low is None:
         needed = least_restarts(asked.cell.measuring.alpha)
-        return f"{quantity} {change} after {len(asked.result.restarts)} restarts; an interval needs {needed}"
+        both = _interval(asked, "mean")
+        measured = f"after {both.restarts if both else 0} restarts ({asked.result.stopped_because})"
+        return f"{quantity} {change} {measured}; an interval needs {needed}"
     if status is Status.INCONCLUSIVE:
         return f"{quantity} {change}: the interval holds the limit ({asked.result.stopped_because})"
     if asks_gain:

@@ -37,7 +37,7 @@ def test_the_interval_decides(gate: Gate, candidate: float | list[float], status
 
 def test_too_few_restarts_say_how_many_are_needed() -> None:
     found = verdict(Gate.LATENCY, {"candidate": [9.0] * 5})
-    assert found.reason == "p50 -10.0 % after 6 restarts; an interval needs 6"
+    assert found.reason == "p50 -10.0 % after 5 restarts (restarts used up); an interval needs 6"
 
 
 def test_the_tail_is_judged_beside_the_median() -> None:
