@@ -98,7 +98,7 @@ def test_a_lock_is_the_closure_with_the_hash_of_every_wheel(tmp_path: Path, monk
     [
         ("https://me:s3cret@example.org:8443/whl/a.whl?token=s3cret#s3cret", "https://example.org:8443/whl/a.whl"),
         ("https://s3cret@example.org/a.whl", "https://example.org/a.whl"),
-        ("file:///opt/wheels/a.whl", "file:///opt/wheels/a.whl"),
+        ("file:///srv/wheels/a.whl", "file:///srv/wheels/a.whl"),
     ],
 )
 def test_a_url_that_is_kept_has_no_credentials(url: str, shown: str) -> None:
