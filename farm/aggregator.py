@@ -99,6 +99,9 @@ class Aggregator:
                 digest = result_digest(result.run_id, result.cell_id, result.attempt)
                 self._redis.set(keys.done(digest), answer, ex=KEEP_S)
                 self._redis.hdel(keys.progress(result.run_id), result.cell_id)
+                if answer == "counted":
+                    # A later attempt that still waits in a queue is one that nobody needs to measure.
+                    self._redis.set(keys.attempt(result.run_id, result.cell_id), 0, ex=KEEP_S)
             self._redis.xdel(keys.RESULTS, entry)
 
     # -- a run --------------------------------------------------------------------------------------------------

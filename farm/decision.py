@@ -57,20 +57,32 @@ def effect(verdict: Verdict, tier: Tier, question: Question, *, separable: bool)
 def _leans_well(verdict: Verdict) -> bool:
     """Return whether every estimate is on the right side of its limit: doubt is forgiven, a likely harm is not."""
     figures = [figure for figure in (verdict.figure, *verdict.others) if figure is not None and figure.limit]
+    if verdict.gate in (Gate.LATENCY, Gate.THROUGHPUT) and any(None in (f.low, f.high) for f in figures):
+        # Too few restarts for an interval: there is no doubt to forgive, there is no answer.
+        return False
     if verdict.gate is Gate.THROUGHPUT:
         return bool(figures) and all(figure.value >= (figure.limit or 0.0) for figure in figures)
     return bool(figures) and all(figure.value <= (figure.limit or 0.0) for figure in figures)
 
 
 def decide_row(
-    key: RowKey, cells: Sequence[CellVerdicts], tier: Tier, *, separable: bool, aa: bool, alarmed: bool = False
+    key: RowKey,
+    cells: Sequence[CellVerdicts],
+    tier: Tier,
+    *,
+    separable: bool,
+    aa: bool,
+    alarmed: bool = False,
+    production: Sequence[str] = (),
 ) -> DecisionRow:
     """Return the decision on one workload (or one new path of it) on one backend for one tier.
 
     ``aa`` says that both arms are one wheel; ``alarmed`` that the run's changes all point one way, which no single
-    rollback may rest on.
+    rollback may rest on; ``production`` names the cases that must have been measured for anything better than `defer`.
     """
     required = required_gates(tier, key.question)
+    if Gate.CORRECTNESS not in required and any(cell.track == "prototype" for cell in cells):
+        required = (Gate.CORRECTNESS, *required)
     found: list[tuple[Decision, CellVerdicts, Verdict]] = []
     for cell in cells:
         for verdict in _answers(cell, required):
@@ -87,7 +99,7 @@ def decide_row(
         default=None,
     )
     row = _row(key, cells, tier, decision, deciding)
-    return _held_back(row, cells, aa=aa)
+    return _held_back(row, cells, aa=aa, production=production)
 
 
 def required_gates(tier: Tier, question: Question) -> tuple[Gate, ...]:
@@ -141,7 +153,7 @@ def _row(
     )
 
 
-def _held_back(row: DecisionRow, cells: Sequence[CellVerdicts], *, aa: bool) -> DecisionRow:
+def _held_back(row: DecisionRow, cells: Sequence[CellVerdicts], *, aa: bool, production: Sequence[str]) -> DecisionRow:
     """Hold a better decision back to `defer` where the question itself is not answered, and say what it would be."""
     broken = next((cell.broken_control for cell in cells if cell.broken_control), None)
     good = row.decision in (Decision.ISOLATE, Decision.ADOPT)
@@ -161,7 +173,7 @@ def _held_back(row: DecisionRow, cells: Sequence[CellVerdicts], *, aa: bool) -> 
         reason = "prototype: isolate at best"
         row = row.model_copy(update={"decision": Decision.ISOLATE, "reason": reason})
         held["would"] = Decision.ISOLATE
-    if not any(cell.production_shape for cell in cells):
+    if not any(cell.production_shape for cell in cells) or set(production) - {cell.case for cell in cells}:
         also = f"; {row.reason}" if row.decided_by else ""
         held |= {"reason": f"production shapes untested{also}", "would_change": "the same gates on production shapes"}
         return row.model_copy(update=held)
@@ -181,6 +193,10 @@ def _would_change(verdict: Verdict | None, decision: Decision) -> str:
 def _warnings(cells: Sequence[CellVerdicts], tier: Tier) -> tuple[str, ...]:
     verdicts = [verdict for cell in cells for verdict in cell.verdicts]
     fixed = [v.reason for v in verdicts if v.reason.startswith("fixed by the candidate")]
-    blocked = [v.reason for v in verdicts if v.gate is Gate.ROLLBACK and v.status is Status.FAIL and tier.in_service]
     found = [f"the way back has the fault: {reason}" for reason in fixed]
-    return tuple(dict.fromkeys(found + [f"rollback blocked: {reason}" for reason in blocked]))
+    for verdict in verdicts if tier.in_service else ():
+        if verdict.gate is Gate.ROLLBACK and verdict.status is Status.FAIL:
+            found.append(f"rollback blocked: {verdict.reason}")
+        elif verdict.gate is Gate.ROLLBACK and verdict.status is not Status.PASS:
+            found.append(f"the way back is not proven: {verdict.reason}")
+    return tuple(dict.fromkeys(found))

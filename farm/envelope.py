@@ -28,6 +28,8 @@ Payload = TypeVar("Payload", bound=BaseModel)
 #: A result of many restarts is well below; a compressed bomb is not.
 MAX_PACKED_BYTES = 16 * 1024 * 1024
 MAX_UNPACKED_BYTES = 64 * 1024 * 1024
+#: What all results of a run together may be.
+RESULTS_IN_A_RUN = 64
 
 
 class EnvelopeRefused(FarmError):
@@ -64,12 +66,15 @@ def pack(model: BaseModel) -> bytes:
     return zstandard.ZstdCompressor(level=3).compress(packed)
 
 
-def unpack(data: bytes, kind: type[Payload]) -> Payload:
-    """Return the model in ``data``. Raises EnvelopeRefused for what is too large, damaged or of another schema."""
-    if len(data) > MAX_PACKED_BYTES:
-        raise EnvelopeRefused(f"{len(data)} bytes are more than the {MAX_PACKED_BYTES} that are taken")
+def unpack(data: bytes, kind: type[Payload], times: int = 1) -> Payload:
+    """Return the model in ``data``. Raises EnvelopeRefused for what is too large, damaged or of another schema.
+
+    ``times`` multiplies the limits, for what comes from our own database.
+    """
+    if len(data) > MAX_PACKED_BYTES * times:
+        raise EnvelopeRefused(f"{len(data)} bytes are more than the {MAX_PACKED_BYTES * times} that are taken")
     try:
-        content = msgpack.unpackb(decompress(data, MAX_UNPACKED_BYTES), raw=False)
+        content = msgpack.unpackb(decompress(data, MAX_UNPACKED_BYTES * times), raw=False)
     except (ValueError, msgpack.UnpackException) as error:
         raise EnvelopeRefused(f"cannot be unpacked: {error}") from error
     _check_version(content.get("schema_version") if isinstance(content, dict) else None)

@@ -32,8 +32,8 @@ from farm.statistics import ratio_interval
 
 __all__ = ["falls_short", "judge"]
 
-#: With this many cells changed and none the other way, chance alone would do it once in 128 runs.
-ALARM_CELLS = 8
+#: By a sign test over the cells that changed: of eight, all the same way.
+ALARM_CHANCE = 1 / 128
 #: The word for all workloads, in a row about a backend that nothing ran on.
 ALL_WORKLOADS = "(all)"
 
@@ -52,7 +52,7 @@ def judge(evidence: Evidence) -> Judgement:
     rows: list[DecisionRow] = []
     tiers: list[TierDecision] = []
     for tier in plan.tiers:
-        found = _rows(verdicts, tier, aa=plan.aa, alarmed=bool(alarms))
+        found = _rows(verdicts, tier, plan, alarmed=bool(alarms))
         untested = _untested_rows(plan, tier, found)
         rows += [*found, *untested]
         tiers.append(_tier_decision(tier, found, untested))
@@ -160,16 +160,25 @@ def _pairs(cell: Cell) -> list[tuple[Question, str, str]]:
     return found + [(Question.FEATURE, arm.name, arm.side.value) for arm in cell.arms if "+" in arm.name]
 
 
-def _rows(verdicts: Sequence[CellVerdicts], tier: Tier, *, aa: bool, alarmed: bool) -> list[DecisionRow]:
+def _rows(verdicts: Sequence[CellVerdicts], tier: Tier, plan: Plan, *, alarmed: bool) -> list[DecisionRow]:
     groups: dict[RowKey, list[CellVerdicts]] = {}
     for found in verdicts:
         if found.tier == tier.name:
             path = found.arm.partition("+")[2]
             key = RowKey(found.question, found.workload, path, found.backend, tier.name)
             groups.setdefault(key, []).append(found)
-    apart = _separable(groups, tier, aa=aa)
+    apart = _separable(groups, tier, aa=plan.aa)
+    production = {name: planned.production_cases for name, planned in plan.workloads.items()}
     return [
-        decide_row(key, cells, tier, separable=key.workload == apart, aa=aa, alarmed=alarmed)
+        decide_row(
+            key,
+            cells,
+            tier,
+            separable=key.workload == apart,
+            aa=plan.aa,
+            alarmed=alarmed,
+            production=production.get(key.workload, ()),
+        )
         for key, cells in groups.items()
     ]
 
@@ -203,13 +212,14 @@ def _untested_rows(plan: Plan, tier: Tier, found: Sequence[DecisionRow]) -> list
         elif backend not in covered:
             why, change = "no cell of the tier runs there", f"a case on {backend} in suite {plan.suite}"
             rows.append(_untested(tier.name, ALL_WORKLOADS, backend, why, change))
-    ran = {row.workload for row in version}
-    for workload in tier.workloads if version else ():
-        if workload not in ran:
-            why, change = f"no case in suite {plan.suite}", "a suite that has a case of it"
-            rows += [
-                _untested(tier.name, workload, backend, why, change) for backend in tier.backends if backend in covered
-            ]
+    ran = {(row.workload, row.backend) for row in version}
+    for workload in tier.workloads or plan.workloads:
+        planned = plan.workloads.get(workload)
+        for backend in tier.backends:
+            asked = planned is None or not planned.backends or backend in planned.backends
+            if asked and backend in covered and (workload, backend) not in ran:
+                why, change = f"no case in suite {plan.suite}", "a suite that has a case of it"
+                rows.append(_untested(tier.name, workload, backend, why, change))
     return rows
 
 
@@ -294,10 +304,12 @@ def _alarms(cells: Iterable[Cell], results: Mapping[str, CellResult]) -> list[st
         if interval is not None and interval.bounded and math.isfinite(interval.high):
             slower += interval.low > 1.0
             faster += interval.high < 1.0
-    if slower + faster < ALARM_CELLS or min(slower, faster) > 0:
+    many, few = max(slower, faster), min(slower, faster)
+    by_chance = 2 * sum(math.comb(many + few, k) for k in range(few + 1)) / 2 ** (many + few)
+    if by_chance > ALARM_CHANCE:
         return []
-    way = "slower" if slower else "faster"
+    way = "slower" if slower > faster else "faster"
     return [
-        f"asymmetry: {slower + faster} cells are {way} and none the other way; run A/A before you believe it, "
+        f"asymmetry: {many} cells are {way} and {few or 'none'} the other way; run A/A before you believe it, "
         "no rollback is decided from it"
     ]

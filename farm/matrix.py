@@ -317,6 +317,8 @@ def _matrix(checked: _File, where: str, source: str, path: Path | None) -> Matri
                 allowed = _list(sorted(_Tier.model_fields))
                 raise UsageError(f"{where}, tier[{tier.name}].reason: '{name}' is no key of a tier; {allowed}")
     for name, suite in checked.suite.items():
+        if list(suite.looks) != sorted(set(suite.looks)):
+            raise UsageError(f"{where}, suite.{name}.looks: {list(suite.looks)} must rise; the last one ends it")
         if max(suite.looks) < least_restarts(suite.alpha):
             needed = least_restarts(suite.alpha)
             raise UsageError(f"{where}, suite.{name}.looks: alpha {suite.alpha} needs {needed} restarts to settle")

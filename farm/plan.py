@@ -25,6 +25,7 @@ from farm.model import (
     Host,
     Measuring,
     Plan,
+    PlannedWorkload,
     Release,
     Side,
 )
@@ -125,6 +126,12 @@ def make_plan(
         matrix_source=matrix.source,
         versions=matrix.versions,
         tiers=matrix.tiers,
+        workloads={
+            w.spec.name: PlannedWorkload(
+                backends=w.backends or (), production_cases=tuple(c.name for c in w.cases if c.production_shape)
+            )
+            for w in matrix.workloads
+        },
         caveats=matrix.caveats,
         cells=tuple(cells),
         sources={w.spec.name: w.spec.source for w in matrix.workloads if w.own},

@@ -21,6 +21,7 @@ from sqlalchemy import (
     cast,
     create_engine,
     event,
+    exists,
     func,
     insert,
     select,
@@ -218,16 +219,21 @@ class Store:
             return connection.execute(query).rowcount == 1
 
     def accept_result(self, result: CellResult) -> str:
-        """Count ``result`` if its cell is open: "counted"; else keep it: "extra"; or "refused: reason".
+        """Count ``result`` if its cell is undecided: "counted"; else keep it: "extra"; or "refused: reason".
 
         Finished work of an older attempt counts too while the cell is open: it is never thrown away.
         """
         payload = pack(result)
         where = (cell_table.c.run_id == result.run_id) & (cell_table.c.cell_id == result.cell_id)
         # To close the cell comes first: of two that bring a result at once, only one sees it open.
-        close = update(cell_table).where(where, cell_table.c.state.in_(OPEN), cell_table.c.attempt >= result.attempt)
+        running = exists().where(run_table.c.id == result.run_id, run_table.c.state == RunState.RUNNING.value)
+        # A cell that was given up as lost is undecided for as long as its run is open (CASES.md Q4).
+        undecided = cell_table.c.state.in_(OPEN) | (
+            (cell_table.c.state == "failed") & (cell_table.c.lost > 0) & running
+        )
+        close = update(cell_table).where(where, undecided, cell_table.c.attempt >= result.attempt)
         with self._engine.begin() as connection:
-            values = {"state": "done", "worker": result.worker, "since": time.time()}
+            values = {"state": "done", "worker": result.worker, "since": time.time(), "reason": ""}
             if result.attempt > 0 and connection.execute(close.values(values)).rowcount == 1:
                 connection.execute(
                     insert(result_table).values(
@@ -241,11 +247,11 @@ class Store:
             if not 0 < result.attempt <= row.attempt:
                 return f"refused: attempt {result.attempt} was never given out"
             counted = connection.execute(
-                select(result_table.c.attempt).where(
+                select(result_table.c.payload).where(
                     result_table.c.run_id == result.run_id, result_table.c.cell_id == result.cell_id
                 )
             ).first()
-            if counted is not None and counted.attempt == result.attempt:
+            if counted is not None and counted.payload == payload:
                 return "extra"
             digest = result.digest()
             known = connection.execute(select(extra_table.c.id).where(extra_table.c.digest == digest)).first()

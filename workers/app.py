@@ -109,6 +109,8 @@ class Desk:
         current = self.redis.get(keys.attempt(order.run_id, order.cell.id))
         if current is not None and int(current) != order.attempt:
             return "stale"
+        if self._cancelled(order.run_id):
+            return "cancelled"
         self._busy = order
         self.show()
         began = time.monotonic()

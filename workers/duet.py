@@ -29,6 +29,8 @@ DROP_FIRST_FROM = 5
 SLOW_STEP_NS = 40_000_000
 #: Steps longer than this leave the budget to restarts: one step a window.
 VERY_SLOW_STEP_NS = 2_000_000_000
+#: Steps that are kept of a window, evenly spaced: 800 windows of a standard cell stay below what an envelope may hold.
+MAX_SAMPLES = 1000
 #: First and last third of a restart may differ by this much before it counts as unsteady.
 UNSTEADY = math.log(1.02)
 #: An unsteady restart is measured this much longer, once.
@@ -210,7 +212,8 @@ class Duet:
         except ArmEnded as ended:
             raise _InArm(arm, ended) from ended
         samples = np.frombuffer(reply["steps_ns"], dtype="<u8")
-        return (samples[1:] if steps >= DROP_FIRST_FROM else samples), reply
+        kept = samples[1:] if steps >= DROP_FIRST_FROM else samples
+        return kept[:: math.ceil(len(kept) / MAX_SAMPLES) or 1], reply
 
     def _steps_per_window(self, order: Sequence[str], runners: Mapping[str, _Runner]) -> int:
         """Return one number of steps for all arms, from the slowest arm's second step."""

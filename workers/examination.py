@@ -174,7 +174,7 @@ class Examiner:
             fields |= {"graphs": cold["graphs"], "graph_breaks": cold["graph_breaks"]}
             fields |= {"cold_ns": cold["first_call_ns"], "compiled": _comparisons(cold["outputs"], cold["eager"])}
         if not isinstance(warm, ArmEnded):
-            fields["warm_ns"] = warm["first_call_ns"]
+            fields |= {"warm_ns": warm["first_call_ns"], "compiled_warm": _comparisons(warm["outputs"], warm["eager"])}
         if not isinstance(exported, ArmEnded):
             fields["export_bytes"] = exported["bytes"]
             if not isinstance(loaded, ArmEnded):

@@ -112,7 +112,12 @@ def rehearse(
         # Beside the environments: on another file system nothing could be hard-linked.
         with tempfile.TemporaryDirectory(prefix=f"{owner_name('rehearsal')}-", dir=home.scratch) as scratch:
             with walk.step("prepare control"):
-                expected = control(build(baseline, home).python)
+                python = build(baseline, home).python
+                try:
+                    expected = control(python)
+                except ArmEnded as ended:
+                    reason = f"the control workload does not run on the baseline: {ended.reason}"
+                    return walk.ended(ended.outcome, reason, last_words=ended.log_tail, control_ran=False)
             with walk.step("prepare wheelhouse"):
                 keep(wheels, home, baseline.release.requirement)
             root = Path(scratch) / "environment"

@@ -13,7 +13,7 @@ import redis
 from pydantic import ValidationError
 
 from farm.broker import keys
-from farm.envelope import pack, unpack
+from farm.envelope import RESULTS_IN_A_RUN, pack, unpack
 from farm.errors import InfrastructureFailed, UsageError
 from farm.installer import redact
 from farm.model import Evidence, Host, Model, Plan, Progress, RunRow, RunState
@@ -99,7 +99,7 @@ class FarmClient:
             while time.monotonic() < deadline:
                 found = self._redis.get(keys.evidence(run_id))
                 if found:
-                    return unpack(bytes(found), Evidence)
+                    return unpack(bytes(found), Evidence, RESULTS_IN_A_RUN)
                 if not self._redis.exists(keys.run(run_id)):
                     break
                 time.sleep(0.1)

@@ -8,6 +8,7 @@ below bfloat16's rounding, yet its projection on the oracle shows it.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.gates.question import GateQuestion
@@ -22,13 +23,16 @@ EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloa
 #: alone gives 0.29 (a uniform error of one half); twice that is for the challenger as for any other.
 FLOOR = 1 / 8
 #: An extreme is a few times the rms where the error is rounding: 4.5 sigma is one in 150,000.
-FLOOR_MAX = 4.5 * FLOOR
+EXTREME = 4.5
+FLOOR_MAX = EXTREME * FLOOR
 #: How far the gains of two honest implementations may lie apart, in epsilons, and never less than `GAIN_LEAST`.
 #: Measured on the CPU: at most 0.035 epsilons in bfloat16; a gradient times 1.01 is 1.25 epsilons off.
 GAIN = 0.5
 GAIN_LEAST = 1e-5
 #: Error that stands for the reference's where the reference did not run or is an eager twin, in epsilons.
 NOMINAL = 8.0
+#: TF32 keeps 10 bits of the mantissa: what is within four of its epsilons of the oracle is not broken.
+LOST_LEAST = 2.0**-8
 
 
 @dataclass(frozen=True)
@@ -71,17 +75,50 @@ def judge(asked: GateQuestion) -> Verdict:
     figure = Figure(name=f"error of '{worst.name}' over the allowed", value=worst.excess, limit=1.0, unit="")
     if worst.excess > 1.0:
         return _verdict(Status.FAIL, worst.reason, figure)
+    lost = _lost(challenger.outputs)
+    if reference is not None and lost:
+        # Both are as wrong as each other: no worse, and not right.
+        unknown = unknown or _verdict(Status.UNTESTED, f"reference invalid: {asked.reference} fails its oracle: {lost}")
     if unknown is not None:
         return unknown
     return _verdict(Status.PASS, _note(challenger.outputs, asked), figure)
 
 
-def close_enough(comparison: Comparison, dtype: str) -> bool:
+def close_enough(comparison: Comparison, dtype: str, shape: Sequence[int]) -> bool:
     """Return whether a compiled or reloaded output is its eager twin but for rounding."""
-    if not (comparison.finite and comparison.same_shape):
+    if comparison.bitwise_equal or not (comparison.finite and comparison.same_shape):
         return comparison.bitwise_equal
     allowed = NOMINAL * EPSILON.get(dtype, 0.0) * comparison.reference_rms
-    return comparison.bitwise_equal or comparison.rms_error <= allowed
+    gain_off = abs(comparison.gain - 1.0) if comparison.reference_rms != 0 else 0.0
+    return (
+        comparison.rms_error <= allowed
+        and comparison.max_error <= EXTREME * allowed
+        and gain_off <= _gain_allowed(dtype, shape)
+    )
+
+
+def _gain_allowed(dtype: str, shape: Sequence[int]) -> float:
+    """Return how far a gain may be off: a few values round each its own way, which averages out over many."""
+    epsilon = EPSILON.get(dtype, 0.0)
+    return max(GAIN * epsilon, GAIN_LEAST) + epsilon / math.sqrt(max(1, math.prod(shape)))
+
+
+def _lost(outputs: Mapping[str, Output]) -> str:
+    """Return what has lost half of its digits against the oracle, or is off in gain; empty where nothing has.
+
+    An output far smaller than the largest is left out: a gradient that is zero but for rounding is all error.
+    """
+    known = {name: output.against_oracle for name, output in outputs.items() if output.against_oracle is not None}
+    largest = max((against.reference_rms for against in known.values()), default=0.0)
+    for name, against in sorted(known.items()):
+        epsilon = EPSILON.get(outputs[name].dtype, 0.0)
+        if not (against.finite and against.same_shape) or not against.reference_rms > epsilon * largest:
+            continue
+        if against.rms_error > max(math.sqrt(epsilon), LOST_LEAST) * against.reference_rms:
+            return f"the error of '{name}' is {against.rms_error / against.reference_rms:.1%} of its rms"
+        if abs(against.gain - 1.0) > max(2 * epsilon, LOST_LEAST) + _gain_allowed(outputs[name].dtype, ()):
+            return f"the gain of '{name}' is {against.gain:.5f}"
+    return ""
 
 
 def _broken(name: str, output: Output, known: Output | None, *, both_ran: bool) -> Verdict | None:
@@ -119,7 +156,7 @@ def _finding(name: str, output: Output, known: Output | None, multiple: float) -
     floor = epsilon * against.reference_rms
     other = known.against_oracle if known is not None else None
     if other is None or not _has_figures(other):
-        rms_of, max_of, gain_of = NOMINAL * floor, NOMINAL * 4.5 * floor, 1.0
+        rms_of, max_of, gain_of = NOMINAL * floor, NOMINAL * EXTREME * floor, 1.0
     else:
         rms_of, max_of, gain_of = other.rms_error, other.max_error, other.gain
     shares = {
@@ -130,7 +167,7 @@ def _finding(name: str, output: Output, known: Output | None, multiple: float) -
             against.max_error, multiple * max_of + FLOOR_MAX * floor
         ),
         f"gain {against.gain:.5f}, the reference's is {gain_of:.5f}": _share(
-            abs(against.gain - gain_of), max(GAIN * epsilon, GAIN_LEAST)
+            abs(against.gain - gain_of), _gain_allowed(output.dtype, output.shape)
         )
         # A gradient of zero has no direction to project on.
         if against.reference_rms != 0

@@ -6,7 +6,7 @@ That two releases differ from each other is no fault of either (CASES.md C2): co
 from __future__ import annotations
 
 from farm.gates.question import GateQuestion
-from farm.model import Figure, Gate, Status, Verdict
+from farm.model import Figure, Gate, Question, Status, Verdict
 
 __all__ = ["judge"]
 
@@ -25,7 +25,13 @@ def judge(asked: GateQuestion) -> Verdict:
     if not differing:
         restarts = " and across restarts" if len(_lives(asked, asked.arm)) > 1 else ""
         return _verdict(Status.PASS, f"bitwise repeatable at {threads} threads{restarts}", figure)
+    if kind == "no worse" and not asked.reference_ran:
+        # Without a reference nothing can be worse than it; a gain is not earned that way.
+        status = Status.UNTESTED if asked.question is Question.FEATURE else Status.NOT_APPLICABLE
+        return _verdict(status, f"{words}, and {asked.reference} did not run", figure)
     reference = _repeats(asked, asked.reference) if asked.reference_ran else None
+    if kind == "no worse" and reference is None:
+        return _verdict(Status.UNTESTED, f"{words}, and no repeats of {asked.reference} were made", figure)
     reference_too = reference is not None and reference[0]
     if kind == "no worse" and reference_too:
         return _verdict(Status.PASS, f"{words}, and neither does {asked.reference}", figure)

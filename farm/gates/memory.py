@@ -47,6 +47,8 @@ def over_budget(asked: GateQuestion) -> Verdict | None:
     if peak <= 0:
         return _verdict(Status.UNTESTED, "sensor implausible: every peak is 0 or none at all")
     if peak <= budget:
+        if not memory.allocator_peak_bytes or memory.allocator_peak_bytes < 0:
+            return _verdict(Status.UNTESTED, "sensor implausible: a step's peak of 0 or none at all")
         return None
     figure = Figure(name=f"{name} peak", value=peak, limit=budget, unit="bytes")
     return _verdict(Status.FAIL, f"the {name} peak is {_mib(peak)}, its budget is {_mib(budget)}", figure)

@@ -77,15 +77,19 @@ def _ended(what: str, outcome: Outcome, reason: str, reference: Outcome) -> Verd
 
 def _wrong(result: ArmResult, arm: CompileExport) -> str:
     """Return the first output that is not its eager twin."""
-    dtypes = {name: output.dtype for name, output in result.examination.outputs.items()} if result.examination else {}
+    outputs = result.examination.outputs if result.examination else {}
     compared: tuple[tuple[str, Mapping[str, Comparison]], ...] = (
         ("compiled", arm.compiled),
+        ("compiled and cached", arm.compiled_warm),
         ("reloaded", arm.reloaded),
     )
     for what, comparisons in compared:
         for name, comparison in sorted(comparisons.items()):
-            if not close_enough(comparison, dtypes.get(name, next(iter(dtypes.values()), "float32"))):
-                return f"{what} '{name}' is not the eager one: rms error {comparison.rms_error:.3g}"
+            output = outputs.get(name)
+            dtype, shape = (output.dtype, output.shape) if output else ("float32", ())
+            if not close_enough(comparison, dtype, shape):
+                errors = f"rms error {comparison.rms_error:.3g}, largest {comparison.max_error:.3g}"
+                return f"{what} '{name}' is not the eager one: {errors}, gain {comparison.gain:.5f}"
     return ""
 
 

@@ -65,7 +65,11 @@ def blocked(gate: Gate, asked: GateQuestion, *, relative: bool) -> Verdict | Non
         if ended.outcome in NOT_THE_ARMS_WORK:
             return verdict(Status.UNTESTED, f"{name}: {ended.outcome}: {ended.reason}")
     if arm.outcome is not Outcome.OK and reference.outcome is not Outcome.OK:
-        return verdict(Status.UNTESTED, f"both arms ended: {asked.arm} {arm.outcome}: {arm.reason}")
+        if (arm.outcome, arm.reason) == (reference.outcome, reference.reason):
+            reason = f"both arms {arm.outcome}, so look at the workload first: {arm.reason}"
+            return verdict(Status.UNTESTED, reason)
+        reason = f"both arms ended: {_ended(asked.arm, arm)}; {_ended(asked.reference, reference)}"
+        return verdict(Status.UNTESTED, reason)
     if arm.outcome is not Outcome.OK:
         return verdict(Status.FAIL, f"{asked.arm} {arm.outcome}: {arm.reason}")
     if relative and asked.question is Question.FEATURE:

@@ -26,6 +26,8 @@ def judge(asked: GateQuestion) -> Verdict:
             # Whoever runs it today could not come back to it (CASES.md V5).
             return _verdict(Status.FAIL, f"the baseline cannot be installed any more: {rehearsal.reason}")
         return _verdict(Status.UNTESTED, rehearsal.reason)
+    if not rehearsal.control_ran:
+        return _verdict(Status.UNTESTED, rehearsal.reason)
     seconds = rehearsal.duration_ns / 1e9
     figure = Figure(name="rehearsal", value=seconds, limit=asked.tier.rollback_s, unit="s")
     if rehearsal.outcome is not Outcome.OK:

@@ -16,6 +16,7 @@ from farm.model.plan import (
     LockedPackage,
     Measuring,
     Plan,
+    PlannedWorkload,
     Release,
     Tier,
 )
@@ -73,6 +74,7 @@ __all__ = [
     "Outcome",
     "Output",
     "Plan",
+    "PlannedWorkload",
     "Progress",
     "Question",
     "Rehearsal",

@@ -181,6 +181,14 @@ class Tier(Model):
     """Why a number is what it is, by field name."""
 
 
+class PlannedWorkload(Model):
+    """What must have been measured of a workload before a tier adopts a release for it."""
+
+    backends: tuple[Backend, ...] = ()
+    """Where the matrix asks for it; empty is everywhere."""
+    production_cases: tuple[str, ...] = ()
+
+
 class Plan(Model):
     """The frozen question: hashed before the first cell runs."""
 
@@ -208,6 +216,8 @@ class Plan(Model):
     versions: dict[str, str]
     """The matrix's names for the two sides: current_baseline, pytorch_2_13."""
     tiers: tuple[Tier, ...]
+    workloads: dict[str, PlannedWorkload] = Field(default_factory=dict)
+    """Every workload of the matrix, those without a cell too."""
     caveats: tuple[str, ...]
     cells: tuple[Cell, ...]
     sources: dict[str, str] = Field(default_factory=dict)

@@ -139,6 +139,8 @@ class CompileExport(Model):
     """First call, second process, the same cache folder."""
     compiled: dict[str, Comparison] = Field(default_factory=dict)
     """Compiled outputs against eager ones of the same arm."""
+    compiled_warm: dict[str, Comparison] = Field(default_factory=dict)
+    """The same of the second process, whose program came from the cache (CASES.md V10)."""
     export_outcome: Outcome
     export_reason: str = ""
     export_bytes: int | None = None
@@ -174,6 +176,8 @@ class Rehearsal(Model):
     """Where what is installed differs from the baseline's lock; empty is right."""
     control_equal: bool | None = None
     """Control outputs bitwise as before the upgrade."""
+    control_ran: bool = True
+    """The control workload ran on the baseline to begin with; without it nothing can be proven."""
     last_words: str = ""
 
     @property

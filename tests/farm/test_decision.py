@@ -56,10 +56,11 @@ def decide(
     aa: bool = False,
     alarmed: bool = False,
     question: Question = Question.VERSION,
+    production: Sequence[str] = (),
 ) -> DecisionRow:
     path = "new" if question is Question.FEATURE else ""
     key = RowKey(question, "block", path, "cpu", "serving")
-    return decide_row(key, cells, limits or tier(), separable=separable, aa=aa, alarmed=alarmed)
+    return decide_row(key, cells, limits or tier(), separable=separable, aa=aa, alarmed=alarmed, production=production)
 
 
 # -- the table -----------------------------------------------------------------------------------------------------
@@ -96,7 +97,8 @@ def fits(
 def estimate(gate: Gate, *, within: bool) -> Figure:
     """More is better for throughput alone."""
     limit, other = (0.97, 0.90) if gate is Gate.THROUGHPUT else (1.03, 1.10)
-    return Figure(name="ratio", value=limit if within else other, limit=limit)
+    value = limit if within else other
+    return Figure(name="ratio", value=value, low=value * 0.9, high=value * 1.1, limit=limit)
 
 
 def test_the_page_says_what_the_function_does() -> None:
@@ -179,6 +181,33 @@ def test_a_tier_may_forgive_doubt_and_nothing_else() -> None:
     assert decided(Status.INCONCLUSIVE, within=False) is Decision.DEFER
     assert decided(Status.UNTESTED) is Decision.DEFER
     assert decided(Status.FAIL) is Decision.DEFER
+
+
+def test_an_estimate_without_an_interval_is_not_forgiven() -> None:
+    bare = Figure(name="p50 ratio", value=1.0, limit=1.03)
+    doubt = Verdict(gate=Gate.LATENCY, status=Status.INCONCLUSIVE, reason="after 1 restarts", figure=bare)
+    limits = tier(may_be_inconclusive=(Gate.LATENCY,))
+    assert effect(doubt, limits, Question.VERSION, separable=False) is Decision.DEFER
+
+
+def test_a_prototype_with_wrong_results_is_not_isolated_where_the_tier_asks_for_latency_alone() -> None:
+    wrong = passing(but={Gate.CORRECTNESS: Status.FAIL}, track="prototype")
+    row = decide(wrong, limits=tier(required=(Gate.LATENCY,)))
+    assert (row.decision, row.decided_by) == (Decision.DEFER, Gate.CORRECTNESS)
+
+
+def test_one_production_shape_does_not_stand_for_another() -> None:
+    found = passing()
+    assert decide(found, production=(found.case,)).decision is Decision.ADOPT
+    row = decide(found, production=(found.case, "train-large"))
+    assert (row.decision, row.would) == (Decision.DEFER, Decision.ADOPT)
+    assert row.reason == "production shapes untested"
+
+
+@pytest.mark.parametrize("status", [Status.UNTESTED, Status.INCONCLUSIVE])
+def test_a_tier_in_service_is_told_that_the_way_back_is_not_proven(status: Status) -> None:
+    row = decide(passing(but={Gate.ROLLBACK: status}), limits=tier(in_service=True))
+    assert any(warning.startswith("the way back is not proven") for warning in row.warnings)
 
 
 def test_doubt_without_an_estimate_is_not_forgiven() -> None:

@@ -151,7 +151,37 @@ def test_a_reference_that_ran_and_was_not_examined_is_no_measure() -> None:
 def test_a_comparison_of_nothing_alike_is_close_only_where_it_is_bitwise() -> None:
     from farm.gates.correctness import close_enough
 
-    assert close_enough(comparison(), "float32")
-    assert not close_enough(comparison(rms_error=NAN), "float32")
-    assert not close_enough(comparison(finite=False, rms_error=NAN), "float32")
-    assert close_enough(comparison(finite=False, bitwise_equal=True, rms_error=0.0), "float32")
+    assert close_enough(comparison(), "float32", (4, 8))
+    assert not close_enough(comparison(rms_error=NAN), "float32", (4, 8))
+    assert not close_enough(comparison(finite=False, rms_error=NAN), "float32", (4, 8))
+    assert close_enough(comparison(finite=False, bitwise_equal=True, rms_error=0.0), "float32", (4, 8))
+
+
+@pytest.mark.parametrize("error", [{"gain": 1.05, "rms_error": 0.05}, {"max_error": 10.0}, {"gain": NAN}])
+def test_a_compiled_output_that_is_off_everywhere_or_in_one_place_is_not_close(error: dict[str, float]) -> None:
+    from farm.gates.correctness import close_enough
+
+    assert close_enough(comparison(rms_error=0.001, max_error=0.01), "bfloat16", (512, 512))
+    assert not close_enough(comparison(**{"rms_error": 0.001, "max_error": 0.01} | error), "bfloat16", (512, 512))
+
+
+def test_one_value_may_round_the_other_way() -> None:
+    """A loss in bfloat16 that lands on the neighbouring number is one epsilon off in gain."""
+    near = {"dtype": "bfloat16", "rms_error": 2.0**-9, "max_error": 2.0**-9}
+    old = {"loss": output(gain=1 - 2.0**-9, **near).model_copy(update={"shape": ()})}
+    new = output(gain=1 + 2.0**-8, changed=True, **near).model_copy(update={"shape": ()})
+    assert verdict({"loss": new}, old).status is Status.PASS
+
+
+@pytest.mark.parametrize("error", [{"rms_error": 1.0, "gain": 0.0}, {"rms_error": 0.05}, {"gain": 1.05}])
+def test_two_arms_that_are_wrong_alike_are_no_pass(error: dict[str, float]) -> None:
+    """CASES.md C3: a baseline that fails its known answer answers for nothing."""
+    wrong = {"y": output(**{"rms_error": 1e-6, "max_error": 1e-5} | error)}
+    found = verdict(wrong, wrong)
+    assert found.status is Status.UNTESTED
+    assert found.reason.startswith("reference invalid: baseline fails its oracle")
+
+
+def test_a_gradient_that_is_zero_but_for_rounding_is_not_called_wrong() -> None:
+    outputs = {"y": output(), "grad.key_bias": output(reference_rms=1e-17, rms_error=1e-9, max_error=4e-9, gain=1.0)}
+    assert verdict(outputs, outputs).status is Status.PASS

@@ -60,6 +60,8 @@ def test_a_budget_in_bytes_is_held_against_every_peak() -> None:
     )
     assert verdict(memory(600 * MIB, process=()), memory(600 * MIB, process=()), **budget).status is Status.FAIL
     assert verdict(memory(0, process=()), **budget).status is Status.UNTESTED
+    # A sensor that reads nothing is within no budget, though the process's peak is (CASES.md M11).
+    assert verdict(memory(0), **budget).status is Status.UNTESTED
 
 
 def test_a_budget_holds_although_the_reference_did_not_run() -> None:
@@ -71,6 +73,7 @@ def test_a_budget_holds_although_the_reference_did_not_run() -> None:
     assert found(memory(), peak_memory_bytes=128 * MIB) is Status.FAIL
     assert found(memory(), peak_memory_bytes=512 * MIB) is Status.NOT_APPLICABLE
     assert found(None, peak_memory_bytes=512 * MIB) is Status.UNTESTED
+    assert found(memory(0), peak_memory_bytes=512 * MIB) is Status.UNTESTED
 
 
 def test_a_limit_that_is_no_number_passes_nothing() -> None:

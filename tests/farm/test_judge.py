@@ -24,6 +24,7 @@ from farm.model import (
     Gate,
     Judgement,
     Outcome,
+    PlannedWorkload,
     Question,
     Status,
     TierDecision,
@@ -40,6 +41,7 @@ from tests.evidence import (
     memory,
     ok,
     output,
+    plan,
     program,
     rehearsed,
     restarts,
@@ -385,6 +387,37 @@ def test_a_workload_that_the_tier_lists_and_nothing_ran_makes_it_defer() -> None
     assert decided(judge(run_of(BLOCK, ATTENTION, tiers=(tier(workloads=("block",)),)))) is Decision.ADOPT
 
 
+def test_a_workload_that_ran_on_one_backend_alone_is_not_adopted_on_the_other() -> None:
+    asked = tier(backends=("cpu", "cuda"))
+    cells = [cell("a"), cell("b"), cell("b", capability="cuda.sm90")]
+    everywhere = {name: PlannedWorkload() for name in "ab"}
+    found = judge(evidence([(of, result(of)) for of in cells], asked, workloads=everywhere))
+    assert found.tiers[0].decision is Decision.DEFER
+    (row,) = (row for row in found.rows if (row.workload, row.backend) == ("a", "cuda"))
+    assert row.reason == "untested: no case in suite standard"
+    kept = everywhere | {"a": PlannedWorkload(backends=("cpu",))}
+    assert (
+        judge(evidence([(of, result(of)) for of in cells], asked, workloads=kept)).tiers[0].decision is Decision.ADOPT
+    )
+
+
+def test_a_workload_of_the_matrix_without_a_cell_makes_a_tier_of_all_workloads_defer() -> None:
+    of = cell("a")
+    planned = {"a": PlannedWorkload(), "flex": PlannedWorkload()}
+    found = judge(evidence([(of, result(of))], tier(), workloads=planned))
+    assert found.tiers[0].decision is Decision.DEFER
+    assert "flex on cpu (no case in suite standard)" in found.tiers[0].reason
+    listed = judge(evidence([(of, result(of))], tier(workloads=("a",)), workloads=planned))
+    assert listed.tiers[0].decision is Decision.ADOPT
+
+
+def test_every_production_case_must_have_been_measured() -> None:
+    of = cell("a", "train")
+    planned = {"a": PlannedWorkload(production_cases=("infer", "train"))}
+    found = judge(evidence([(of, result(of))], tier(), workloads=planned)).tiers[0]
+    assert (found.decision, found.would) == (Decision.DEFER, Decision.ADOPT)
+
+
 def test_a_failing_capability_of_a_backend_decides_its_row() -> None:
     old, new = cell(capability="cuda.sm80"), cell(capability="cuda.sm90")
     made = evidence([(old, result(old)), (new, faulty("slower", of=new))], tier(backends=("cuda",)))
@@ -441,7 +474,7 @@ def tier_of(statuses: list[list[Status]], **limits: Any) -> TierDecision:
         )
         for (workload, backend), found in zip(PLACES, statuses, strict=True)
     ]
-    return _tier_decision(asked, _rows(verdicts, asked, aa=False, alarmed=False), [])
+    return _tier_decision(asked, _rows(verdicts, asked, plan([], [asked]), alarmed=False), [])
 
 
 SEEN = st.sampled_from([Status.PASS, Status.PASS, Status.PASS, Status.FAIL, Status.INCONCLUSIVE, Status.UNTESTED])

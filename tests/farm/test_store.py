@@ -110,12 +110,41 @@ def test_an_older_attempt_counts_while_the_cell_is_open_and_the_newer_one_is_kep
 def test_a_result_after_its_cell_was_given_up_is_kept_and_changes_nothing(store: Store) -> None:
     dispatched(store)
     (cell,) = store.cells("run")
-    store.move(cell, "failed", reason="lost 3 times")
+    store.move(cell, "failed", reason="cancelled")
     assert store.accept_result(answer()) == "extra"
     evidence = store.evidence("run")
     assert evidence.results == ()
-    assert evidence.unfinished == {CELL.id: "lost 3 times"}
+    assert evidence.unfinished == {CELL.id: "cancelled"}
     assert len(evidence.extras) == 1
+
+
+def test_a_result_of_a_cell_that_was_given_up_as_lost_counts_while_the_run_is_open(store: Store) -> None:
+    """CASES.md Q4."""
+    dispatched(store)
+    (cell,) = store.cells("run")
+    store.move(cell, "failed", reason="lost 3 times", lost=3)
+    assert store.accept_result(answer()) == "counted"
+    assert store.evidence("run").unfinished == {}
+
+
+def test_a_result_of_a_lost_cell_of_a_run_that_is_over_is_kept(store: Store) -> None:
+    dispatched(store)
+    (cell,) = store.cells("run")
+    store.move(cell, "failed", reason="lost 3 times", lost=3)
+    store.finish("run", RunState.INCOMPLETE)
+    assert store.accept_result(answer()) == "extra"
+    assert len(store.evidence("run").extras) == 1
+
+
+def test_another_answer_to_the_same_attempt_is_kept(store: Store) -> None:
+    """CASES.md Q1, Q4: an order that was delivered twice is measured twice, and one of the two counts."""
+    dispatched(store)
+    assert store.accept_result(answer()) == "counted"
+    other = answer().model_copy(update={"worker": "another"})
+    assert store.accept_result(other) == "extra"
+    assert store.accept_result(other) == "extra"
+    assert store.accept_result(answer()) == "extra"
+    assert [late.worker for late in store.evidence("run").extras] == ["another"]
 
 
 @pytest.mark.parametrize(

@@ -321,7 +321,11 @@ def test_a_control_workload_that_crashes_ends_the_rehearsal_with_its_outcome(
         raise ArmEnded(Outcome.CRASHED, "killed by SIGSEGV", "its last line")
 
     result = rehearse(*pair, home, crash)
-    assert (result.outcome, result.reason) == (Outcome.CRASHED, "control workload: killed by SIGSEGV")
+    assert (result.outcome, result.reason) == (
+        Outcome.CRASHED,
+        "the control workload does not run on the baseline: killed by SIGSEGV",
+    )
+    assert not result.control_ran
     assert result.last_words == "its last line"
     assert left(home) == []
 
