@@ -236,6 +236,9 @@ def _warnings(cell: Cell, result: CellResult | None) -> tuple[str, ...]:
     if result is None:
         return tuple(found)
     for name, ended in result.arms.items():
+        # CASES.md V9: the host's own libraries can stand in front of the wheel's.
+        strangers = ended.facts.get("stranger_libraries") or ()
+        found += [f"{name}: a library that is not the environment's was loaded: {path}" for path in strangers]
         if ended.examination is not None:
             found += [f"{name}: {warning}" for warning in ended.examination.warnings]
     unsteady = sum(restart.unsteady for restart in result.restarts)

@@ -6,6 +6,7 @@ import pytest
 
 from farm.judge import judge
 from farm.model import Cell, Decision, Evidence, Gate, Judgement, Outcome, Status, Validity, Verdict
+from farm.report.markdown import to_markdown
 from farm.statistics import two_modes
 from tests.evidence import (
     HOST,
@@ -90,6 +91,14 @@ def test_m4_many_regressions_and_no_improvement_raise_an_alarm_and_no_rollback(r
     assert judgement.alarms[0].startswith(f"asymmetry: {regressions} cells are slower")
     assert Decision.ROLLBACK not in {row.decision for row in judgement.rows}
     assert judgement.tiers[0].decision is Decision.DEFER
+
+
+def test_v9_a_library_of_the_host_in_front_of_the_wheels_is_flagged() -> None:
+    shadowed = ok().model_copy(update={"facts": {"stranger_libraries": ["/usr/lib/libcudart.so.12"]}})
+    of = cell()
+    found = evidence([(of, result(of, {"candidate": shadowed}))], tier())
+    page = to_markdown(found, judge(found))
+    assert "candidate: a library that is not the environment's was loaded: /usr/lib/libcudart.so.12" in page
 
 
 def test_m4_changes_both_ways_are_no_alarm_and_invalid_cells_are_not_counted() -> None:
