@@ -15,6 +15,7 @@ from typing import Any
 
 import redis
 from celery import Celery
+from kombu.exceptions import OperationalError
 from sqlalchemy.exc import DBAPIError
 
 from farm.broker import keys
@@ -82,9 +83,12 @@ class Aggregator:
                 _say(f"a submission was refused: {error}")
             else:
                 run_id = f"{plan.created[:10].replace('-', '')}-{token[:6]}"
-                self.store.create_run(run_id, plan, self.owner)
-                self._publish(run_id)
-                self._redis.set(keys.created(token), run_id, ex=3600)
+                # False where it is there already: we ended between its row and the end of its entry.
+                if self.store.create_run(run_id, plan, self.owner) or self.store.state(run_id) is not None:
+                    self._publish(run_id)
+                    self._redis.set(keys.created(token), run_id, ex=3600)
+                else:
+                    _say("a submission was refused: its plan names a cell twice")
             self._redis.xdel(keys.SUBMIT, entry)
 
     def _take_results(self) -> None:
@@ -253,7 +257,8 @@ def main() -> int:
     while not stopping:
         try:
             aggregator.tick()
-        except (redis.RedisError, OSError) as error:
+        except (redis.RedisError, OperationalError, OSError) as error:
+            # kombu's own error is neither of the others: a server that went while an order was being sent.
             _say(f"the server is away: {error}")
             time.sleep(1.0)
         except DBAPIError as error:
