@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from farm.broker.client import FarmClient
 from farm.errors import InfrastructureFailed, UsageError
-from farm.model import Evidence
+from farm.model import Evidence, RunState
 from farm.settings import Home, Settings
 from farm.store import Store
 
@@ -35,7 +35,7 @@ def keep_evidence(home: Home, evidence: Evidence) -> Path:
 def find_evidence(home: Home, settings: Settings, run_id: str | None) -> Evidence:
     """Return the evidence of ``run_id``, by default of the newest run here. Raises UsageError where there is none."""
     if run_id is None:
-        run_id = _newest(home)
+        run_id = _newest(home, settings)
     path = home.runs / run_id / FILE
     if path.is_file():
         try:
@@ -43,12 +43,19 @@ def find_evidence(home: Home, settings: Settings, run_id: str | None) -> Evidenc
         except ValidationError as error:
             raise InfrastructureFailed(f"'{path}' is damaged: {error.errors()[0]['msg']}") from error
     if settings.url is not None:
-        return FarmClient(settings.url).evidence(run_id)
+        client = FarmClient(settings.url)
+        if client.state(run_id) is RunState.RUNNING:
+            raise UsageError(f"run '{run_id}' is still running; follow it: farm watch {run_id}")
+        return client.evidence(run_id)
     return Store.open(home).evidence(run_id)
 
 
-def _newest(home: Home) -> str:
+def _newest(home: Home, settings: Settings) -> str:
+    """Return the newest run whose evidence is here, or else the newest that the farm at FARM_URL has ended."""
     found = sorted(home.runs.glob(f"*/{FILE}"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise UsageError("there is no run yet; start one: farm submit --candidate 2.13")
-    return found[-1].parent.name
+    if found:
+        return found[-1].parent.name
+    for run in FarmClient(settings.url).runs() if settings.url else ():
+        if run.state is not RunState.RUNNING:
+            return run.run_id
+    raise UsageError("there is no run yet; start one: farm submit --candidate 2.13")

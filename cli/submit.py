@@ -148,6 +148,11 @@ def _run(asked: Asked, client: FarmClient, plan: Plan, check: Callable[[], None]
     click.echo(f"run {run_id}: {len(plan.cells)} cells, plan {plan.plan_digest[:16]}", err=True)
     try:
         state = follow(client, run_id, check, timeout * 60 if timeout else None)
+    except InfrastructureFailed as error:
+        if asked.settings.url is None:
+            raise
+        waits = f"run {run_id} goes on when the coordinator is back: farm watch {run_id}"
+        raise InfrastructureFailed(f"{error}; {waits}") from error
     except KeyboardInterrupt as interrupt:
         click.echo("\ncancelling; what was measured is kept ...", err=True)
         try:

@@ -341,6 +341,8 @@ def _workload(entry: _Workload, known: Mapping[str, WorkloadSpec], where: str, p
     here = f"{where}, workload[{entry.name}]"
     if entry.file is not None:
         folder = path.parent if path else Path.cwd()
+        if not (folder / entry.file).is_file():
+            raise UsageError(f"{here}.file: there is no file '{folder / entry.file}'")
         spec = read_workload(folder / entry.file, entry.name)
     elif entry.name in known:
         spec = known[entry.name]

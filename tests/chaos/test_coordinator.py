@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from cli.evidence import find_evidence
 from farm.broker import keys
+from farm.broker.celery_app import TASK, make_celery
 from farm.envelope import load_key, seal
-from farm.model import RunState
-from farm.settings import Home
+from farm.errors import UsageError
+from farm.model import CellOrder, RunState
+from farm.settings import Home, Settings
 from tests.chaos.conftest import Fleet, until
+from tests.evidence import cell
 
 pytestmark = pytest.mark.chaos
 
@@ -24,6 +30,33 @@ def test_a_server_that_restarts_in_mid_cell_loses_no_result(fleet: Fleet) -> Non
     fleet.start_server()
     assert fleet.wait(run) is RunState.COMPLETE
     assert len(fleet.evidence(run).results) == 2
+
+
+def test_a_report_says_that_a_run_still_goes_on_and_finds_the_newest_that_is_over(fleet: Fleet, tmp_path: Path) -> None:
+    elsewhere, settings = Home(tmp_path / "elsewhere").prepare(), Settings(url=fleet.url)
+    with pytest.raises(UsageError, match="there is no run yet"):
+        find_evidence(elsewhere, settings, None)
+    run = fleet.submit()
+    with pytest.raises(UsageError, match=f"run '{run}' is still running; follow it: farm watch {run}"):
+        find_evidence(elsewhere, settings, run)
+    fleet.start_worker("blue")
+    fleet.wait(run)
+    assert find_evidence(elsewhere, settings, None).run_id == run
+
+
+def test_an_order_for_a_cell_that_is_decided_is_not_measured_again(fleet: Fleet) -> None:
+    fleet.start_worker("blue")
+    run = fleet.submit()
+    fleet.wait(run)
+    (counted,) = fleet.evidence(run).results
+    assert fleet.server.get(keys.attempt(run, counted.cell_id)) == b"0"
+    order = CellOrder(run_id=run, attempt=2, cell=cell(case="case-0", id=counted.cell_id), environments={})
+    make_celery(fleet.url, ["bench.cpu"], "test").send_task(
+        TASK, args=[seal("order", order, load_key(fleet.home.keys, "coordinator"))], queue="bench.cpu"
+    )
+    until(lambda: fleet.server.llen("farm:bench.cpu") == 0, "the order to be taken")
+    fleet.wait(fleet.submit())
+    assert [line["attempt"] for line in fleet.lines() if line["cell"] == counted.cell_id] == [1, 1]
 
 
 def test_a_server_that_forgets_everything_loses_no_cell(fleet: Fleet) -> None:

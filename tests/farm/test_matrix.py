@@ -322,7 +322,7 @@ def test_further_cases_keep_the_defaults_and_only_named_cases_stay(write: Write)
 
 def test_a_file_of_the_users_own_that_is_not_there_is_named(write: Write) -> None:
     path = write((FLEX, 'name = "own"\nfile = "nosuch.py"'))
-    assert refusal(path).startswith(f"workload '{path.parent / 'nosuch.py'}' cannot be read: ")
+    assert refusal(path) == f"matrix '{path}', workload[own].file: there is no file '{path.parent / 'nosuch.py'}'"
 
 
 # -- the digest ----------------------------------------------------------------------------------------------------
