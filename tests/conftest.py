@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -22,7 +23,7 @@ hypothesis.settings.load_profile("untimed")
 
 @pytest.fixture(scope="session")
 def farm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a real server for queues, shared by tests that keep to keys of their own."""
+    """Address of a real server for queues, shared by tests one after the other."""
     from farm.broker.server import prepare_server, wait_for_server
 
     command, url = prepare_server(tmp_path_factory.mktemp("server"), None)
@@ -32,6 +33,17 @@ def farm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield url
         finally:
             process.terminate()
+
+
+@pytest.fixture
+def server(farm_server: str) -> Iterator[Any]:
+    """A connection to a real server with nothing on it."""
+    import redis
+
+    connection = redis.Redis.from_url(farm_server)
+    connection.flushall()
+    yield connection
+    connection.close()
 
 
 @pytest.fixture(scope="session")

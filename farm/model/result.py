@@ -43,7 +43,7 @@ class Window(Model):
     position: int
     """Place within its block, from 0."""
     steps_ns: bytes
-    """Duration of each counted step, `pack_ns`."""
+    """Duration of each counted step, or of a thousand of them evenly spaced; `pack_ns`."""
     wall_ns: int
     """The whole window, the dropped first step included."""
     cpu_ns: int

@@ -11,8 +11,10 @@ import pytest
 
 from farm.broker import keys
 from farm.broker.celery_app import TASK, make_celery
-from farm.model import RunState
+from farm.envelope import load_key, seal
+from farm.model import CellOrder, RunState
 from tests.chaos.conftest import Fleet, until
+from tests.evidence import cell
 
 pytestmark = pytest.mark.chaos
 
@@ -115,6 +117,17 @@ def test_a_cancelled_run_ends_its_cell_and_the_worker_takes_the_next(fleet: Flee
     assert fleet.wait(run) is RunState.INCOMPLETE
     assert set(fleet.evidence(run).unfinished.values()) == {"interrupted"}
     assert fleet.wait(fleet.submit()) is RunState.COMPLETE
+
+
+def test_an_order_of_a_cancelled_run_is_not_begun(fleet: Fleet) -> None:
+    fleet.start_worker("blue")
+    until(lambda: fleet.client.presences(), "the worker")
+    fleet.client.cancel("cancelled-run", "interrupted")
+    order = CellOrder(run_id="cancelled-run", attempt=1, cell=cell(id="block/cancelled@cpu"), environments={})
+    sealed = seal("order", order, load_key(fleet.home.keys, "coordinator"))
+    make_celery(fleet.url, ["bench.cpu"], "test").send_task(TASK, args=[sealed], queue="bench.cpu")
+    assert fleet.wait(fleet.submit()) is RunState.COMPLETE
+    assert "block/cancelled@cpu" not in {line["cell"] for line in fleet.lines()}
 
 
 def test_forged_and_broken_orders_are_refused_and_the_worker_lives_on(fleet: Fleet) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,6 @@ from farm.broker import keys
 from farm.envelope import pack
 from farm.settings import Home
 from tests.evidence import cell, plan, tier
-
-
-@pytest.fixture
-def server(farm_server: str) -> Iterator[Any]:
-    connection = redis.Redis.from_url(farm_server)
-    connection.flushall()
-    yield connection
-    connection.close()
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,9 @@ def compiled(baseline: dict[str, Any] | None = None, limits: dict[str, Any] | No
         ({"reloaded": {}}, Status.UNTESTED),
         ({"compiled": {"y": comparison(rms_error=1e-3)}}, Status.FAIL),
         ({"compiled": {"y": comparison(rms_error=math.nan)}}, Status.FAIL),
+        ({"compiled_warm": {"y": comparison()}}, Status.PASS),
+        # CASES.md V10: a stale cache gives another program than the one that was compiled.
+        ({"compiled_warm": {"y": comparison(rms_error=1e-3)}}, Status.FAIL),
         ({"reloaded": {"y": comparison(finite=False, rms_error=math.nan)}}, Status.FAIL),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,6 @@ from tests.evidence import RUN, cell, result
 from workers.outbox import Outbox
 
 CELL = cell()
-
-
-@pytest.fixture
-def server(farm_server: str) -> Iterator[Any]:
-    """A real server with nothing on it."""
-    connection = redis.Redis.from_url(farm_server)
-    connection.flushall()
-    yield connection
-    connection.close()
 
 
 @pytest.fixture
