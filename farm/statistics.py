@@ -21,6 +21,7 @@ __all__ = [
     "Interval",
     "Quantity",
     "block_medians",
+    "counted",
     "hodges_lehmann",
     "is_steady",
     "least_restarts",
@@ -104,6 +105,11 @@ def _walsh(values: Sequence[float]) -> np.ndarray:
     upper = np.triu_indices(len(array))
     averages: np.ndarray = (array[upper[0]] + array[upper[1]]) / 2
     return averages
+
+
+def counted(restarts: Sequence[Restart], purpose: str = "judging") -> list[Restart]:
+    """Return the restarts of ``purpose`` that count: those in which something happened to the machine do not."""
+    return [restart for restart in restarts if restart.purpose == purpose and not restart.invalid]
 
 
 # -- from windows to one number a restart --------------------------------------------------------------------------

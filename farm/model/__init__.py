@@ -5,7 +5,17 @@ The data flow one way: a `Plan` holds `Environment`s and `Cell`s; a worker answe
 Nothing in this package decides or measures.
 """
 
-from farm.model.judgement import CellVerdicts, Coverage, DecisionRow, Figure, Judgement, TierDecision, Verdict
+from farm.model.host import Calibration, Host, HostCheck
+from farm.model.judgement import (
+    CellVerdicts,
+    Coverage,
+    DecisionRow,
+    FalseAlarms,
+    Figure,
+    Judgement,
+    TierDecision,
+    Verdict,
+)
 from farm.model.plan import (
     Arm,
     Cell,
@@ -28,11 +38,12 @@ from farm.model.result import (
     Comparison,
     CompileExport,
     Examination,
-    Host,
     Memory,
+    Operator,
     Output,
     Rehearsal,
     Restart,
+    Trace,
     Validity,
     Window,
     decompress,
@@ -49,6 +60,7 @@ __all__ = [
     "ArmResult",
     "ArmTiming",
     "Backend",
+    "Calibration",
     "Cell",
     "CellOrder",
     "CellResult",
@@ -63,14 +75,17 @@ __all__ = [
     "EnvironmentRefused",
     "Evidence",
     "Examination",
+    "FalseAlarms",
     "Figure",
     "Gate",
     "Host",
+    "HostCheck",
     "Judgement",
     "LockedPackage",
     "Measuring",
     "Memory",
     "Model",
+    "Operator",
     "Outcome",
     "Output",
     "Plan",
@@ -86,6 +101,7 @@ __all__ = [
     "Status",
     "Tier",
     "TierDecision",
+    "Trace",
     "Track",
     "Validity",
     "Verdict",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from farm.model.words import SCHEMA_VERSION, Backend, Decision, Gate, Model, Question, Status, Track
 
 
@@ -89,6 +91,21 @@ class Coverage(Model):
     untested_backends: dict[str, str]
 
 
+class FalseAlarms(Model):
+    """What the A/A cells of a run say of its own measuring."""
+
+    cells: int
+    """A/A cells with a valid answer."""
+    failed: int
+    """Of them with a gate that failed: false accusations."""
+    changed: int
+    """Of them whose interval of the median leaves 1 out."""
+    on_record: int
+    """Earlier A/A ratios of these cases on these machines."""
+    on_record_beyond: int
+    """Of them beyond the tightest limit of the run."""
+
+
 class Judgement(Model):
     """One application of one set of thresholds to stored evidence."""
 
@@ -101,3 +118,7 @@ class Judgement(Model):
     rows: tuple[DecisionRow, ...]
     tiers: tuple[TierDecision, ...]
     alarms: tuple[str, ...] = ()
+    false_alarms: FalseAlarms | None = None
+    """None where no A/A cell was planned."""
+    unstable: dict[str, str] = Field(default_factory=dict)
+    """Cells whose own A/A history is wider than a limit that judges them, with that history in words."""

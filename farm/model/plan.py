@@ -101,6 +101,10 @@ class Measuring(Model):
     """Wall time for the timed part of the cell."""
     step_timeout_s: float = 120.0
     """A single request to a runner that takes longer is `timed out`."""
+    confirming: int = 0
+    """Restarts of the repeat that follows a failing look; without its agreement nothing is accused. 0: no repeat."""
+    as_it_comes: int = 0
+    """Restarts with the allocator as it comes, where the arms allocate differently: a figure of its own."""
     threads: int = 1
     p50_limits: tuple[float, ...] = ()
     """Every tier's limit of the p50 ratio (version question): measuring ends when all are settled."""
@@ -127,7 +131,8 @@ class Cell(Model):
 
     id: str
     """"transformer_block/infer-fp32@cpu": unique in its run."""
-    kind: Literal["measure", "rehearsal"] = "measure"
+    kind: Literal["measure", "rehearsal", "aa"] = "measure"
+    """"aa" measures the baseline against itself: what it accuses is a false alarm."""
     backend: Backend
     capability: str
     workload: str

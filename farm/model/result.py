@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import zstandard
 from pydantic import Field
 
+from farm.model.host import Host, HostCheck
 from farm.model.words import SCHEMA_VERSION, Model, Outcome
 
 MAX_SAMPLES_BYTES = 8 * 1024 * 1024
@@ -48,6 +49,16 @@ class Window(Model):
     """The whole window, the dropped first step included."""
     cpu_ns: int
     minor_faults: int
+    device_ns: int | None = None
+    """Between the device's own events, first step to last; None where the host's clock times the work."""
+    sync_ns: int = 0
+    """One more synchronisation, appended to the window: long where work was still under way (CASES.md M6)."""
+    waited_ns: int | None = None
+    """Time for which the runner's threads were ready and did not get a processor; None where the system hides it."""
+    foreign_ns: int | None = None
+    """Processor time that all others took on the machine meanwhile."""
+    stolen_ns: int | None = None
+    """Processor time that the hypervisor gave to another guest meanwhile."""
 
 
 class ArmTiming(Model):
@@ -68,11 +79,17 @@ class Restart(Model):
     """One fresh process an arm: the unit of inference."""
 
     index: int
+    purpose: Literal["judging", "confirming", "as it comes"] = "judging"
+    """What it is for: the first answer, its repeat before anything is accused, or the allocator left as it comes."""
     order: tuple[str, ...]
     """Arms in the order in which they were started."""
     arms: dict[str, ArmTiming]
     unsteady: bool = False
     """First and last third differ by more than 2 % (STATISTICS.md 4): kept, and said."""
+    invalid: str = ""
+    """What happened to the machine meanwhile; such a restart is kept, repeated, and never judged."""
+    cores: tuple[int, ...] = ()
+    """Processors that its runners were pinned to; empty is all."""
 
 
 class Comparison(Model):
@@ -109,6 +126,34 @@ class Memory(Model):
     reserved_peak_bytes: int | None
     process_peak_bytes: tuple[int, ...]
     """Peak resident set of each repeat (Linux: VmHWM after clear_refs)."""
+    outside_bytes: int | None = None
+    """Device memory in use beyond the allocator's pool: context and library workspaces (CASES.md M12)."""
+    allocations: int | None = None
+    """How often a step allocates; with `allocated_bytes` it tells exactly whether a release allocates otherwise."""
+    allocated_bytes: int | None = None
+    """Sum of what a step allocates, live at once or not."""
+
+
+class Operator(Model):
+    """One operator of a trace."""
+
+    name: str
+    calls: int
+    self_ns: int
+    """Without its children, on the host."""
+    device_ns: int = 0
+
+
+class Trace(Model):
+    """One profiled step: untimed, for reading."""
+
+    operators: tuple[Operator, ...]
+    """Those with the longest self time, the longest first."""
+    sha256: str
+    """Of Chrome's trace format as JSON."""
+    size_bytes: int
+    packed: bytes = b""
+    """The trace itself, one zstd frame; empty where it is too large to travel and stays on the worker."""
 
 
 class Examination(Model):
@@ -124,6 +169,9 @@ class Examination(Model):
     path_ran: str
     """Which implementation really ran, in the workload's own words."""
     warnings: tuple[str, ...] = ()
+    faults_per_step: float | None = None
+    """Minor page faults of a steady step with the allocator as it comes."""
+    trace: Trace | None = None
 
 
 class CompileExport(Model):
@@ -193,24 +241,8 @@ class Validity(Model):
     reasons: tuple[str, ...] = ()
     arms: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """What makes the times of one arm mean nothing: comparisons of the other arms stand."""
-
-
-class Host(Model):
-    """The machine, as far as a comparison must know it."""
-
-    name: str
-    platform: str
-    os: str
-    cpu: str
-    cores: int
-    memory_bytes: int
-    capabilities: tuple[str, ...]
-    python: str
-
-    @property
-    def target(self) -> str:
-        """What environments are resolved for: "x86_64-unknown-linux-gnu, Python 3.11"."""
-        return f"{self.platform}, Python {self.python}"
+    repeated: tuple[str, ...] = ()
+    """Why restarts were thrown away and repeated within the budget."""
 
 
 class CellResult(Model):
@@ -236,3 +268,7 @@ class CellResult(Model):
     phases_ns: dict[str, int] = Field(default_factory=dict)
     stopped_because: str = ""
     """"settled", "restarts used up", "budget ended"."""
+    checks: tuple[HostCheck, ...] = ()
+    """The machine's state when the cell began."""
+    noise: tuple[float, ...] = ()
+    """Earlier A/A ratios of this very case on this machine, the newest last."""
