@@ -113,7 +113,7 @@ def _columns(entry: Progress) -> tuple[str, str, str, str, str]:
         ratio += f" ({entry.interval[0]:.3f} – {entry.interval[1]:.3f})"
     return (
         f"{entry.phase} {entry.arm}".strip(),
-        f"{entry.restart} of {entry.restarts}" if entry.phase == "measure" else "",
+        f"{entry.restart} of {entry.restarts}" if entry.restarts else "",
         ratio,
         f"{entry.limit:.3f}" if entry.limit and ratio else "",
         _duration(entry.remaining_s) if entry.remaining_s is not None else "",

@@ -33,8 +33,7 @@ from farm.model import (
 )
 from farm.owners import owner_name, remove_orphans
 from farm.settings import Home
-from farm.statistics import Interval
-from workers.duet import Duet, Pair, Timing
+from workers.duet import Duet, Life, Pair, Standing, Timing
 from workers.environments import BuiltEnvironment, build, differences
 from workers.examination import Examiner, setup_fields
 from workers.probe import probe_host
@@ -42,6 +41,7 @@ from workers.rehearsal import rehearse
 from workers.runner_environment import padding, runner_environment
 from workers.session import RunnerSession
 from workers.stage import make_stage, workload_reference
+from workers.surroundings import Surroundings
 from workers.validity import Watch, validity_of
 
 __all__ = ["run_cell"]
@@ -50,6 +50,8 @@ __all__ = ["run_cell"]
 START_TIMEOUT_S = 120.0
 #: Gates that need restarts: their times, or whether they repeat.
 TIMED = {Gate.LATENCY, Gate.THROUGHPUT, Gate.DETERMINISM}
+#: How the stretches of the timed part are called in a progress display.
+PHASES = {"judging": "measure", "confirming": "confirm", "as it comes": "as it comes"}
 
 
 def run_cell(
@@ -94,6 +96,7 @@ class _CellRun:
         self._began = time.monotonic()
         self.phases_ns: dict[str, int] = {}
         self.built: dict[str, BuiltEnvironment] = {}
+        self._surroundings = Surroundings()
         self.arms: dict[str, ArmResult] = {}
         self.stage = make_stage(home.stage, order.source)
         self.workload = workload_reference(self.cell.workload, order.source)
@@ -158,6 +161,11 @@ class _CellRun:
                 )
 
     def _measure(self) -> Timing:
+        if self.cell.kind == "aa":
+            # One release with itself: what it computes is examined in the cell that it stands for.
+            self.arms |= {arm.name: ArmResult(outcome=Outcome.OK) for arm in self._living()}
+            with self._phase("measure"):
+                return self._time()
         examiner = Examiner(
             cell=self.cell,
             scratch=self.scratch,
@@ -183,6 +191,7 @@ class _CellRun:
         ]
         if not pairs:
             return Timing(stopped_because="no pair of arms to compare")
+        self._tell(restarts=max(self.cell.measuring.looks))
         duet = Duet(
             [arm.name for arm in living],
             pairs,
@@ -192,13 +201,24 @@ class _CellRun:
             seed=self.cell.control.seed + self.order.attempt,
             progress=self._progress,
             cancelled=self.cancelled,
+            surroundings=self._surroundings,
+            has_programs=self._has_programs,
         )
-        timing = duet.run()
+        timing = duet.run(as_it_comes=self._allocates_otherwise())
         for name, ended in timing.ended.items():
             self.arms[name] = self.arms[name].model_copy(
                 update={"outcome": ended.outcome, "reason": ended.reason, "log_tail": ended.log_tail}
             )
         return timing
+
+    def _allocates_otherwise(self) -> bool:
+        """Return whether the releases' steps allocate differently: the settled allocator hides what that costs."""
+        seen = set()
+        for name in (Side.BASELINE.value, Side.CANDIDATE.value):
+            ended = self.arms.get(name)
+            memory = ended.examination.memory if ended and ended.examination else None
+            seen.add((memory.allocations, memory.allocated_bytes) if memory else None)
+        return len(seen) > 1
 
     def _rehearse(self) -> Rehearsal:
         environments = {arm.side: self._environment(arm) for arm in self.cell.arms}
@@ -231,27 +251,39 @@ class _CellRun:
 
     # -- runners ------------------------------------------------------------------------------------------------
 
-    def _start_timed(self, arm: str, restart: int) -> RunnerSession:
+    def _start_timed(self, life: Life) -> RunnerSession:
         return self._runner(
-            self._python(arm),
-            f"{arm}-restart-{restart + 1}",
-            self._caches(arm),
-            settled_allocator=True,
-            pad=padding(self.cell.control.seed, restart, arm),
+            self._python(life.arm),
+            f"{life.arm}-restart-{life.restart + 1}",
+            self._caches(life.arm),
+            settled_allocator=life.purpose != "as it comes",
+            pad=padding(self.cell.control.seed, life.restart, life.arm),
+            cores=life.cores,
         )
+
+    def _has_programs(self, arm: str) -> bool:
+        """Return whether the arm's cache folder holds compiled programs."""
+        return any((self._caches(arm) / "inductor").rglob("*.py"))
 
     def _start_untimed(self, arm: str, purpose: str, caches: Path | None) -> RunnerSession:
         self._tell(arm=arm)
         return self._runner(self._python(arm), f"{arm}-{purpose}", caches or self._caches(arm), settled_allocator=False)
 
     def _runner(
-        self, python: Path, name: str, caches: Path, *, settled_allocator: bool, pad: str = ""
+        self,
+        python: Path,
+        name: str,
+        caches: Path,
+        *,
+        settled_allocator: bool,
+        pad: str = "",
+        cores: tuple[int, ...] = (),
     ) -> RunnerSession:
         environment = runner_environment(
             self.cell.control.environment_variables, caches, settled_allocator=settled_allocator, padding=pad
         )
         log = self.scratch / f"{name}.log"
-        return RunnerSession(python, self.stage, environment, log, lease_fd=self.lease_fd)
+        return RunnerSession(python, self.stage, environment, log, lease_fd=self.lease_fd, cores=cores)
 
     def _caches(self, arm: str) -> Path:
         """One folder for compiled code an arm's lock and cell, so that it is never stale (CASES.md V10).
@@ -306,13 +338,16 @@ class _CellRun:
         finally:
             self.phases_ns[name] = time.monotonic_ns() - began
 
-    def _progress(self, restarts: int, interval: Interval | None, limit: float | None, left_s: float) -> None:
+    def _progress(self, standing: Standing) -> None:
+        interval = standing.interval
+        self._phase_name = PHASES[standing.purpose]
         self._tell(
-            restart=restarts,
+            restart=standing.done,
+            restarts=standing.wanted,
             ratio=interval.value if interval else None,
             interval=(interval.low, interval.high) if interval and interval.bounded else None,
-            limit=limit,
-            remaining_s=left_s,
+            limit=standing.limit,
+            remaining_s=standing.left_s,
         )
 
     def _tell(self, **seen: Any) -> None:
@@ -323,7 +358,6 @@ class _CellRun:
                 attempt=self.order.attempt,
                 worker=self.worker,
                 phase=self._phase_name,
-                restarts=max(self.cell.measuring.looks),
                 elapsed_s=time.monotonic() - self._began,
                 **seen,
             )
@@ -340,5 +374,5 @@ def pairs_of(cell: Cell) -> list[Pair]:
             means = tuple(1.0 / limit for limit in measuring.throughput_limits)
             pairs.append(Pair(arm.name, Side.BASELINE, measuring.p50_limits, measuring.p95_limits, means))
         elif "+" in arm.name:
-            pairs.append(Pair(arm.name, arm.side.value, measuring.feature_limits))
+            pairs.append(Pair(arm.name, arm.side.value, measuring.feature_limits, accuses=False))
     return pairs

@@ -1,8 +1,8 @@
 """Arms measured in short alternating windows over several process restarts (STATISTICS.md, The procedure).
 
-One number comes from each restart, a fresh process an arm; blocks of windows inside it are ABBA or BAAB by coin,
-or for more arms a random permutation and its reverse. Nothing else runs here during a window: the driver sleeps
-on a pipe.
+One number comes from each restart, a fresh process an arm. Three stretches, each with the budget of the cell: the
+first answer, ended at a planned look; where it accuses, its repeat in fresh processes; and where the arms allocate
+differently, some restarts with the allocator as it comes, a condition of its own.
 """
 
 from __future__ import annotations
@@ -10,44 +10,57 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from farm.model import ArmTiming, Measuring, Restart, Window, pack_ns
-from farm.statistics import Interval, Quantity, block_medians, is_steady, ratio_interval, settled
+from farm.model import ArmTiming, Measuring, Restart, Window
+from farm.statistics import Interval, Quantity, block_medians, counted, ratio_interval, settled
 from workers.session import ArmEnded, RunnerSession
+from workers.surroundings import Surroundings
+from workers.windows import InArm, Windows
 
-__all__ = ["Duet", "Pair", "Timing"]
+__all__ = ["Duet", "Life", "Pair", "Standing", "Timing"]
 
-#: A window with at least this many steps drops its first one: caches are cold after the switch.
-DROP_FIRST_FROM = 5
-#: Steps longer than this get windows of one or two, and none is dropped.
-SLOW_STEP_NS = 40_000_000
-#: Steps longer than this leave the budget to restarts: one step a window.
-VERY_SLOW_STEP_NS = 2_000_000_000
-#: Steps that are kept of a window, evenly spaced: 800 windows of a standard cell stay below what an envelope may hold.
-MAX_SAMPLES = 1000
+Purpose = Literal["judging", "confirming", "as it comes"]
+
 #: First and last third of a restart may differ by this much before it counts as unsteady.
 UNSTEADY = math.log(1.02)
 #: An unsteady restart is measured this much longer, once.
 EXTENSION = 0.5
 #: torch's import takes 2.3 s here; a cold disk took 20 s.
 START_TIMEOUT_S = 120.0
+#: Restarts that were disturbed are repeated; more of them than this times the last look, and the machine is unfit.
+TRIES = 2
+#: A tail whose interval at the last look would still reach this far around its limit is not waited for.
+HOPELESS = 0.5
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A challenger beside its reference, and the p50 ratios at which a gate is settled."""
+    """A challenger beside its reference, and the ratios of times at which a gate is settled."""
 
     challenger: str
     reference: str
     limits: tuple[float, ...]
     p95_limits: tuple[float, ...] = ()
     mean_limits: tuple[float, ...] = ()
+    accuses: bool = True
+    """Beyond a limit is harm, which is measured again before it is said; else it is a gain that is not there."""
+
+
+@dataclass(frozen=True)
+class Life:
+    """One runner that is to be started."""
+
+    arm: str
+    restart: int
+    purpose: Purpose
+    cores: tuple[int, ...] = ()
 
 
 @dataclass
@@ -62,6 +75,20 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class Standing:
+    """Where a stretch stands after a restart."""
+
+    purpose: Purpose
+    done: int
+    wanted: int
+    interval: Interval | None
+    """Of the first pair's median so far."""
+    limit: float | None
+    """The limit that it is nearest to."""
+    left_s: float
+
+
+@dataclass(frozen=True)
 class _Runner:
     session: RunnerSession
     import_ns: int
@@ -73,9 +100,9 @@ class _Runner:
 class Duet:
     """Measures the arms of one cell.
 
-    ``start(arm, restart)`` starts a fresh runner of an arm and returns its session before torch is imported;
-    ``setup`` holds the fields of its set-up request. ``progress(restarts, interval, limit, seconds_left)`` is called
-    between restarts, ``cancelled()`` between windows.
+    ``start(life)`` starts a fresh runner of an arm and returns its session before torch is imported; ``setup`` holds
+    the fields of its set-up request, ``has_programs(arm)`` says whether its cache folder holds compiled programs.
+    ``progress(standing)`` is called between restarts, ``cancelled()`` between windows.
     """
 
     def __init__(
@@ -83,12 +110,14 @@ class Duet:
         arms: Sequence[str],
         pairs: Sequence[Pair],
         measuring: Measuring,
-        start: Callable[[str, int], RunnerSession],
+        start: Callable[[Life], RunnerSession],
         setup: Mapping[str, dict[str, Any]],
         *,
         seed: int,
-        progress: Callable[[int, Interval | None, float | None, float], None],
+        progress: Callable[[Standing], None],
         cancelled: Callable[[], bool],
+        surroundings: Surroundings | None = None,
+        has_programs: Callable[[str], bool] = lambda arm: False,
     ) -> None:
         self.arms = list(arms)
         self.pairs = list(pairs)
@@ -98,47 +127,75 @@ class Duet:
         self._random = random.Random(seed)
         self._progress = progress
         self._cancelled = cancelled
+        self._surroundings = surroundings or Surroundings()
+        self._has_programs = has_programs
 
-    def run(self) -> Timing:
-        """Measure until every limit is settled at a planned look, the restarts are used up or the budget ends."""
+    def run(self, *, as_it_comes: bool = False) -> Timing:
+        """Measure until every limit is settled at a planned look, the restarts are used up or the budget ends.
+
+        What fails is measured again; ``as_it_comes`` asks for restarts without the settled allocator too.
+        """
         timing = Timing()
+        measuring = self.measuring
+        timing.stopped_because = self._stretch(timing, "judging", max(measuring.looks))
+        if self._accuses(timing) and measuring.confirming:
+            self._stretch(timing, "confirming", measuring.confirming)
+        if as_it_comes and measuring.as_it_comes and timing.restarts and self._live_pairs():
+            self._stretch(timing, "as it comes", measuring.as_it_comes)
+        return timing
+
+    def _stretch(self, timing: Timing, purpose: Purpose, wanted: int) -> str:
+        """Measure ``wanted`` restarts that count; return why it ended."""
         start = time.monotonic()
         deadline = start + self.measuring.budget_s
         longest = 0.0
-        last = max(self.measuring.looks)
-        while len(timing.restarts) < last:
+        tried = 0
+        while (done := len(counted(timing.restarts, purpose))) < wanted:
             began = time.monotonic()
-            if timing.restarts and began + longest > deadline:
-                timing.stopped_because = "budget ended"
-                return timing
+            if done and began + longest > deadline:
+                return "budget ended"
             if self._cancelled():
-                timing.stopped_because = "cancelled"
-                return timing
-            self._measure_restart(len(timing.restarts), timing)
+                return "cancelled"
+            if tried >= TRIES * wanted or (tried and not done and began + longest > deadline):
+                return f"disturbed in {tried - done} of {tried} restarts: {_commonest(timing.restarts)}"
+            self._measure_restart(len(timing.restarts), purpose, timing)
+            tried += 1
             if not self._live_pairs():
-                timing.stopped_because = "an arm ended"
-                return timing
+                return "an arm ended"
             longest = max(longest, time.monotonic() - began)
-            interval, limit = self._closest(timing.restarts)
-            done = len(timing.restarts)
-            left = min((last - done) * (time.monotonic() - start) / max(done, 1), deadline - time.monotonic())
-            self._progress(done, interval, limit, max(0.0, left))
-            if len(timing.restarts) in self.measuring.looks and self._all_settled(timing.restarts):
-                timing.stopped_because = "settled"
-                return timing
-        timing.stopped_because = "restarts used up"
-        return timing
+            ended = self._look(timing, purpose, done)
+            self._say(timing, purpose, wanted, start, deadline)
+            if ended:
+                return ended
+        return "restarts used up"
+
+    def _look(self, timing: Timing, purpose: Purpose, before: int) -> str:
+        """Return why the first answer is settled at a planned look; "" where it is not, or no look was planned."""
+        now = len(counted(timing.restarts, purpose))
+        if purpose != "judging" or now == before or now not in self.measuring.looks:
+            return ""
+        return "settled" if self._all_settled(counted(timing.restarts)) else ""
+
+    def _say(self, timing: Timing, purpose: Purpose, wanted: int, start: float, deadline: float) -> None:
+        interval, limit = self._closest(counted(timing.restarts))
+        done = len(counted(timing.restarts, purpose))
+        now = time.monotonic()
+        left = min((wanted - done) * (now - start) / max(done, 1), deadline - now)
+        self._progress(Standing(purpose, done, wanted, interval, limit, max(0.0, left)))
 
     # -- one restart --------------------------------------------------------------------------------------------
 
-    def _measure_restart(self, index: int, timing: Timing) -> None:
+    def _measure_restart(self, index: int, purpose: Purpose, timing: Timing) -> None:
         order = self.arms[:]
         self._random.shuffle(order)
+        cores = self._surroundings.cores(index)
+        had_programs = {arm: self._has_programs(arm) for arm in order}
+        self._surroundings.mark()
         sessions: dict[str, RunnerSession] = {}
         try:
             for arm in order:
                 with self._guard(arm, index, timing):
-                    sessions[arm] = self._start(arm, index)
+                    sessions[arm] = self._start(Life(arm, index, purpose, cores))
             runners: dict[str, _Runner] = {}
             hellos: dict[str, dict[str, Any]] = {}
             # Imports run side by side, set-ups one after the other: a compiling set-up must not slow a neighbour's.
@@ -150,9 +207,11 @@ class Duet:
                     runners[arm] = self._set_up(arm, sessions[arm], hellos[arm])
             if not self._live_pairs():
                 return
-            measured = self._measure_living(index, order, runners, timing)
-            if measured is not None:
-                timing.restarts.append(measured)
+            with self._in_window(index, timing):
+                restart = self._measure_living(index, order, runners, timing, had_programs)
+                restart = restart.model_copy(update={"purpose": purpose, "cores": cores})
+                against = _cold(restart) or self._surroundings.against(restart)
+                timing.restarts.append(restart.model_copy(update={"invalid": against}))
         finally:
             for session in sessions.values():
                 session.close()
@@ -166,6 +225,15 @@ class Duet:
             timing.ended[arm] = ArmEnded(ended.outcome, f"{ended.reason} (restart {index + 1})", ended.log_tail)
             self.arms.remove(arm)
 
+    @contextmanager
+    def _in_window(self, index: int, timing: Timing) -> Iterator[None]:
+        """The same for an arm that ends in a window: the restart is lost with it."""
+        try:
+            yield
+        except InArm as failure:
+            with self._guard(failure.arm, index, timing):
+                raise failure.ended from None
+
     def _living(self, order: Sequence[str]) -> list[str]:
         return [arm for arm in order if arm in self.arms]
 
@@ -177,21 +245,25 @@ class Duet:
         return _Runner(session, hello["import_ns"], reply["setup_ns"], reply["first_step_ns"], reply["output_digest"])
 
     def _measure_living(
-        self, index: int, order: Sequence[str], runners: Mapping[str, _Runner], timing: Timing
-    ) -> Restart | None:
-        try:
-            steps = self._steps_per_window(order, runners)
-            warmup_ns, steady = self._warm_up(order, runners, steps)
-            windows: dict[str, list[Window]] = {arm: [] for arm in self._living(order)}
-            self._measure_blocks(windows, runners, steps, self.measuring.restart_s, timing)
-            unsteady = self._unsteady(windows)
-            if unsteady:
-                self._measure_blocks(windows, runners, steps, self.measuring.restart_s * EXTENSION, timing)
-        except _InArm as failure:
-            arm, ended = failure.arm, failure.ended
-            timing.ended[arm] = ArmEnded(ended.outcome, f"{ended.reason} (restart {index + 1})", ended.log_tail)
-            self.arms.remove(arm)
-            return None
+        self,
+        index: int,
+        order: Sequence[str],
+        runners: Mapping[str, _Runner],
+        timing: Timing,
+        had_programs: Mapping[str, bool],
+    ) -> Restart:
+        living = self._living(order)
+        sessions = {arm: runners[arm].session for arm in living}
+        taking = Windows(sessions, self.measuring, self._random, self._surroundings, self._cancelled)
+        plan = taking.plan()
+        warmup_ns, steady = taking.warm_up(plan)
+        windows: dict[str, list[Window]] = {arm: [] for arm in living}
+        began = time.monotonic_ns()
+        timing.measured_ns += taking.measure(windows, plan, self.measuring.restart_s)
+        unsteady = self._unsteady(windows)
+        if unsteady:
+            timing.measured_ns += taking.measure(windows, plan, self.measuring.restart_s * EXTENSION)
+        blocks_ns = time.monotonic_ns() - began
         arms = {
             arm: ArmTiming(
                 import_ns=runners[arm].import_ns,
@@ -201,78 +273,11 @@ class Duet:
                 steady=steady[arm],
                 output_digest=runners[arm].output_digest,
                 windows=tuple(windows[arm]),
+                cache="warm" if had_programs[arm] else "cold" if self._has_programs(arm) else "none",
             )
-            for arm in self._living(order)
+            for arm in living
         }
-        return Restart(index=index, order=tuple(order), arms=arms, unsteady=unsteady)
-
-    def _window(self, arm: str, runners: Mapping[str, _Runner], steps: int) -> tuple[np.ndarray, dict[str, Any]]:
-        try:
-            reply = runners[arm].session.request("window", self.measuring.step_timeout_s, steps=steps)
-        except ArmEnded as ended:
-            raise _InArm(arm, ended) from ended
-        samples = np.frombuffer(reply["steps_ns"], dtype="<u8")
-        kept = samples[1:] if steps >= DROP_FIRST_FROM else samples
-        return kept[:: math.ceil(len(kept) / MAX_SAMPLES) or 1], reply
-
-    def _steps_per_window(self, order: Sequence[str], runners: Mapping[str, _Runner]) -> int:
-        """Return one number of steps for all arms, from the slowest arm's second step."""
-        slowest = 1.0
-        for arm in self._living(order):
-            samples, _ = self._window(arm, runners, 2)
-            slowest = max(slowest, float(samples[-1]))
-        if slowest > VERY_SLOW_STEP_NS:
-            return 1
-        fitting = int(self.measuring.window_ms * 1e6 / slowest)
-        return max(1, min(2, fitting)) if slowest > SLOW_STEP_NS else max(DROP_FIRST_FROM, fitting)
-
-    def _warm_up(
-        self, order: Sequence[str], runners: Mapping[str, _Runner], steps: int
-    ) -> tuple[dict[str, int], dict[str, bool]]:
-        """Run windows of every arm in turn until none shows a trend, or the cap."""
-        living = self._living(order)
-        medians: dict[str, list[float]] = {arm: [] for arm in living}
-        spent = dict.fromkeys(living, 0)
-        deadline = time.monotonic() + self.measuring.warmup_s * len(living)
-        while True:
-            for arm in living:
-                samples, reply = self._window(arm, runners, steps)
-                medians[arm].append(float(np.median(samples)))
-                spent[arm] += reply["wall_ns"]
-            steady = {arm: is_steady(medians[arm]) for arm in living}
-            if all(steady.values()) or time.monotonic() > deadline:
-                return spent, steady
-
-    def _measure_blocks(
-        self,
-        windows: dict[str, list[Window]],
-        runners: Mapping[str, _Runner],
-        steps: int,
-        seconds: float,
-        timing: Timing,
-    ) -> None:
-        arms = list(windows)
-        measured = 0
-        block = max((w.block for kept in windows.values() for w in kept), default=-1) + 1
-        while measured < seconds * 1e9:
-            if self._cancelled():
-                return
-            self._random.shuffle(arms)
-            for position, arm in enumerate(arms + arms[::-1]):
-                samples, reply = self._window(arm, runners, steps)
-                windows[arm].append(
-                    Window(
-                        block=block,
-                        position=position,
-                        steps_ns=pack_ns(samples),
-                        wall_ns=reply["wall_ns"],
-                        cpu_ns=reply["cpu_ns"],
-                        minor_faults=reply["minor_faults"],
-                    )
-                )
-                measured += reply["wall_ns"]
-            block += 1
-        timing.measured_ns += measured
+        return Restart(index=index, order=tuple(order), arms=arms, unsteady=unsteady, blocks_ns=blocks_ns)
 
     def _unsteady(self, windows: Mapping[str, Sequence[Window]]) -> bool:
         """Return whether a pair's ratio moved between the first and the last third of the restart."""
@@ -285,38 +290,65 @@ class Duet:
 
     # -- looking ------------------------------------------------------------------------------------------------
 
-    def _intervals(self, restarts: Sequence[Restart], pair: Pair, quantity: Quantity) -> Interval | None:
+    def _interval(self, restarts: Sequence[Restart], pair: Pair, quantity: Quantity) -> Interval | None:
         return ratio_interval(restarts, pair.challenger, pair.reference, quantity, self.measuring.alpha)
 
     def _all_settled(self, restarts: Sequence[Restart]) -> bool:
         for pair in self._live_pairs():
-            asked: dict[Quantity, tuple[float, ...]]
-            asked = {"p50": pair.limits, "mean": pair.mean_limits, "p95": pair.p95_limits}
-            for quantity, limits in asked.items():
-                interval = self._intervals(restarts, pair, quantity) if limits else None
-                if limits and (interval is None or not all(settled(interval, limit) for limit in limits)):
+            for quantity, limits in _asked(pair).items():
+                interval = self._interval(restarts, pair, quantity) if limits else None
+                if limits and interval is None:
                     return False
+                for limit in limits:
+                    assert interval is not None
+                    waits = quantity != "p95" or not self._hopeless(interval, limit)
+                    if not settled(interval, limit) and waits:
+                        return False
         return True
+
+    def _hopeless(self, interval: Interval, limit: float) -> bool:
+        """Return whether even the last look would hardly settle ``limit``: its interval narrows as a root at best."""
+        if not interval.bounded:
+            return False
+        half = math.log(interval.high / interval.low) / 2
+        projected = half * math.sqrt(interval.restarts / max(self.measuring.looks))
+        return abs(math.log(interval.value / limit)) < HOPELESS * projected
+
+    def _accuses(self, timing: Timing) -> bool:
+        """Return whether the first answer has a pair of the version question beyond one of its limits."""
+        restarts = counted(timing.restarts)
+        for pair in self._live_pairs():
+            for quantity, limits in _asked(pair).items() if pair.accuses else ():
+                interval = self._interval(restarts, pair, quantity) if limits else None
+                if interval is not None and interval.bounded and any(interval.low > limit for limit in limits):
+                    return True
+        return False
 
     def _closest(self, restarts: Sequence[Restart]) -> tuple[Interval | None, float | None]:
         """Return the first pair's p50 interval and the limit nearest to it, for the progress display."""
         pair = self._live_pairs()[0]
-        interval = self._intervals(restarts, pair, "p50")
+        interval = self._interval(restarts, pair, "p50")
         if interval is None or not pair.limits:
             return interval, pair.limits[0] if pair.limits else None
         return interval, min(pair.limits, key=lambda limit: abs(limit - interval.value))
-
-
-class _InArm(Exception):
-    """Says which arm ended, inside a window."""
-
-    def __init__(self, arm: str, ended: ArmEnded) -> None:
-        super().__init__(arm)
-        self.arm = arm
-        self.ended = ended
 
 
 def block_log_ratios(challenger: Sequence[Window], reference: Sequence[Window]) -> np.ndarray:
     """Return ln(median challenger / median reference) of every block that both have windows in."""
     upper, lower = block_medians(challenger), block_medians(reference)
     return np.array([math.log(upper[b] / lower[b]) for b in sorted(upper.keys() & lower.keys())])
+
+
+def _asked(pair: Pair) -> dict[Quantity, tuple[float, ...]]:
+    return {"p50": pair.limits, "mean": pair.mean_limits, "p95": pair.p95_limits}
+
+
+def _cold(restart: Restart) -> str:
+    """Return the reason where an arm compiled what the next restart finds: cold is never judged beside warm."""
+    cold = sorted(arm for arm, life in restart.arms.items() if life.cache == "cold")
+    return f"the compile cache of {', '.join(cold)} was cold" if cold else ""
+
+
+def _commonest(restarts: Sequence[Restart]) -> str:
+    reasons = Counter(restart.invalid for restart in restarts if restart.invalid)
+    return reasons.most_common(1)[0][0] if reasons else "nothing said"

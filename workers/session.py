@@ -47,7 +47,8 @@ class RunnerSession:
     """One runner process: `hello` once, then `request`s, then `close`.
 
     ``lease_fd`` is the machine's lock: the runner inherits it, so that the machine stays taken for as long as
-    the benchmark lives, even when the worker above it is killed.
+    the benchmark lives, even when the worker above it is killed. ``cores`` are the processors that it may use (Linux);
+    empty is all.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class RunnerSession:
         log: Path,
         *,
         lease_fd: int | None = None,
+        cores: tuple[int, ...] = (),
     ) -> None:
         self.command = (str(python), "-s", "-m", "runner")
         self.log = log
@@ -86,6 +88,10 @@ class RunnerSession:
             os.close(replies_write)
         self._oom_before = oom_before
         self._closed = False
+        if cores and hasattr(os, "sched_setaffinity"):
+            # Before Python has started a thread: all that come inherit it.
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(self._process.pid, cores)
         # If memory runs out the kernel should take the runner, not the worker that has to tell of it.
         with contextlib.suppress(OSError):
             Path(f"/proc/{self._process.pid}/oom_score_adj").write_text("1000")

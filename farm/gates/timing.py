@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
+from farm.gates.accusation import Answer, accused
 from farm.gates.question import GateQuestion
 from farm.model import Figure, Gate, Question, Restart, Status, Verdict, unpack_ns
 from farm.statistics import (
     Interval,
     Quantity,
+    arm_modes,
+    counted,
     least_restarts,
     ratio_interval,
     restart_log_ratios,
@@ -22,6 +26,8 @@ from farm.statistics import (
 __all__ = ["implausible", "latency", "throughput"]
 
 Found = TypeVar("Found")
+#: How a figure of the repeat is named.
+REPEAT = ", repeat"
 
 
 def latency(asked: GateQuestion) -> Verdict:
@@ -35,13 +41,12 @@ def latency(asked: GateQuestion) -> Verdict:
         return unusable
     tier = asked.tier
     gain = asked.question is Question.FEATURE and not _memory_earns(asked)
-    p50_limit = tier.feature_gain if gain else tier.p50_ratio
-    parts = [_part(asked, "p50", p50_limit)]
+    parts = [_part(asked, "p50", tier.feature_gain if gain else tier.p50_ratio)]
     if tier.p95_ratio is not None:
         parts.append(_part(asked, "p95", tier.p95_ratio))
     else:
-        parts.append((Status.PASS, _figure(asked, "p95", None), ""))
-    return _worst(Gate.LATENCY, asked, parts, asks_gain=gain)
+        parts.append(_Part(Status.PASS, _figure("p95 ratio", _interval(asked, "p95"), None), ""))
+    return _worst(Gate.LATENCY, asked, parts, asks_gain=gain, shown=_shown(asked))
 
 
 def throughput(asked: GateQuestion) -> Verdict:
@@ -61,62 +66,100 @@ def throughput(asked: GateQuestion) -> Verdict:
     if items is None:
         reason = "sensor implausible: a step of 0 items"
         return Verdict(gate=Gate.THROUGHPUT, status=Status.UNTESTED, reason=reason)
-    low = items / interval.high if math.isfinite(interval.high) else None
-    high = items / interval.low if interval.low > 0 else None
-    figure = Figure(name="throughput ratio", value=items / interval.value, low=low, high=high, limit=limit)
-    if low is None or high is None:
-        status = Status.INCONCLUSIVE
-    else:
-        status = Status.PASS if low >= limit else Status.FAIL if high < limit else Status.INCONCLUSIVE
-    return _worst(Gate.THROUGHPUT, asked, [(status, figure, "throughput")], asks_gain=gain)
+    part = _held(asked, "mean", interval, items / limit)
+    answered = part.answer.repeat if part.answer else None
+    figure = _throughput("throughput ratio", interval, items, limit)
+    repeat = (_throughput(f"throughput ratio{REPEAT}", answered, items, None),) if answered else ()
+    found = _Part(part.status, figure, "throughput", part.answer, repeat)
+    return _worst(Gate.THROUGHPUT, asked, [found], asks_gain=gain)
 
 
-def _part(asked: GateQuestion, quantity: Quantity, limit: float) -> tuple[Status, Figure | None, str]:
+@dataclass(frozen=True)
+class _Part:
+    """One quantity held against one limit."""
+
+    status: Status
+    figure: Figure | None
+    quantity: str
+    answer: Answer | None = None
+    """What became of it where the first answer lies beyond the limit."""
+    others: tuple[Figure, ...] = ()
+
+
+def _part(asked: GateQuestion, quantity: Quantity, limit: float) -> _Part:
     interval = _interval(asked, quantity)
-    if interval is None:
-        return Status.UNTESTED, None, quantity
-    figure = _figure(asked, quantity, limit)
+    return _Part(Status.UNTESTED, None, quantity) if interval is None else _held(asked, quantity, interval, limit)
+
+
+def _held(asked: GateQuestion, quantity: Quantity, interval: Interval, limit: float) -> _Part:
+    """Return a ratio of times held against the greatest that is no worse."""
+    figure = _figure(f"{quantity} ratio", interval, limit)
     if not interval.bounded:
-        return Status.INCONCLUSIVE, figure, quantity
+        return _Part(Status.INCONCLUSIVE, figure, quantity)
     if interval.high <= limit:
-        return Status.PASS, figure, quantity
-    return (Status.FAIL if interval.low > limit else Status.INCONCLUSIVE), figure, quantity
+        return _Part(Status.PASS, figure, quantity)
+    if not interval.low > limit:
+        return _Part(Status.INCONCLUSIVE, figure, quantity)
+    answer = accused(asked, quantity, interval, limit)
+    repeat = _figure(f"{quantity} ratio{REPEAT}", answer.repeat, None)
+    return _Part(answer.status, figure, quantity, answer, (repeat,) if repeat else ())
 
 
-def _figure(asked: GateQuestion, quantity: Quantity, limit: float | None) -> Figure | None:
-    interval = _interval(asked, quantity)
+def _shown(asked: GateQuestion) -> tuple[Figure, ...]:
+    """Return what is shown beside the verdict and judged by nobody: starts, processor time, the unsettled allocator."""
+    assert asked.result is not None
+    quantities: tuple[Quantity, ...] = ("cpu", "first step", "import")
+    found = [_figure(f"{quantity} ratio", _interval(asked, quantity), None) for quantity in quantities]
+    unsettled = counted(asked.result.restarts, "as it comes")
+    as_it_comes = ratio_interval(unsettled, asked.arm, asked.reference, "p50", asked.cell.measuring.alpha)
+    found.append(_figure("p50 ratio, allocator as it comes", as_it_comes, None))
+    return tuple(figure for figure in found if figure is not None)
+
+
+def _figure(name: str, interval: Interval | None, limit: float | None) -> Figure | None:
     if interval is None:
         return None
     low, high = (interval.low, interval.high) if interval.bounded else (None, None)
-    return Figure(name=f"{quantity} ratio", value=interval.value, low=low, high=high, limit=limit)
+    return Figure(name=name, value=interval.value, low=low, high=high, limit=limit)
+
+
+def _throughput(name: str, interval: Interval, items: float, limit: float | None) -> Figure:
+    """Return a ratio of mean times as one of items per second."""
+    low = items / interval.high if math.isfinite(interval.high) else None
+    high = items / interval.low if interval.low > 0 else None
+    return Figure(name=name, value=items / interval.value, low=low, high=high, limit=limit)
 
 
 def _interval(asked: GateQuestion, quantity: Quantity) -> Interval | None:
     assert asked.result is not None
-    restarts, alpha = asked.result.restarts, asked.cell.measuring.alpha
+    restarts, alpha = counted(asked.result.restarts), asked.cell.measuring.alpha
     return _once(asked, quantity, lambda: ratio_interval(restarts, asked.arm, asked.reference, quantity, alpha))
 
 
 def _worst(
-    gate: Gate, asked: GateQuestion, parts: list[tuple[Status, Figure | None, str]], *, asks_gain: bool
+    gate: Gate,
+    asked: GateQuestion,
+    parts: list[_Part],
+    *,
+    asks_gain: bool,
+    shown: tuple[Figure, ...] = (),
 ) -> Verdict:
     order = [Status.FAIL, Status.UNTESTED, Status.INCONCLUSIVE, Status.PASS]
-    status, figure, quantity = min(parts, key=lambda part: order.index(part[0]))
-    others = tuple(other for _, other, _ in parts if other is not None and other is not figure)
-    return Verdict(
-        gate=gate,
-        status=status,
-        reason=_reason(asked, status, figure, quantity, asks_gain),
-        figure=figure,
-        others=others,
-    )
+    worst = min(parts, key=lambda part: order.index(part.status))
+    others = [part.figure for part in parts if part.figure is not None and part is not worst]
+    others += [figure for part in parts for figure in part.others]
+    reason = _reason(asked, worst, asks_gain)
+    return Verdict(gate=gate, status=worst.status, reason=reason, figure=worst.figure, others=(*others, *shown))
 
 
-def _reason(asked: GateQuestion, status: Status, figure: Figure | None, quantity: str, asks_gain: bool) -> str:
+def _reason(asked: GateQuestion, part: _Part, asks_gain: bool) -> str:
     assert asked.result is not None
+    status, figure, quantity = part.status, part.figure, part.quantity
     if figure is None:
         return "no restart measured both arms"
     change = _percent(figure.value)
+    if status is Status.INCONCLUSIVE and part.answer is not None:
+        return f"{quantity} {change}: {part.answer.words}"
     if status is Status.INCONCLUSIVE and figure.low is None:
         needed = least_restarts(asked.cell.measuring.alpha)
         both = _interval(asked, "mean")
@@ -128,9 +171,11 @@ def _reason(asked: GateQuestion, status: Status, figure: Figure | None, quantity
         wanted = _percent(figure.limit or 1.0)
         said = "brings the gain asked for" if status is Status.PASS else f"the tier asks for {wanted}"
         return f"{quantity} {change}: {said}"
+    if status is Status.FAIL:
+        words = part.answer.words if part.answer else ""
+        return f"{quantity} {change}: beyond the limit{', ' + words if words else ''}"
     better = figure.high is not None and (figure.high < 1.0 if quantity != "throughput" else (figure.low or 0) > 1.0)
-    word = "better" if better else "no worse than the limit"
-    return f"{quantity} {change}: {'beyond the limit' if status is Status.FAIL else word}"
+    return f"{quantity} {change}: {'better' if better else 'no worse than the limit'}"
 
 
 def _percent(ratio: float) -> str:
@@ -166,7 +211,7 @@ def _once(asked: GateQuestion, what: str, work: Callable[[], Found]) -> Found:
 def _unusable(gate: Gate, asked: GateQuestion) -> Verdict | None:
     """Return the verdict where times cannot be what they say, or fall into two modes; None where they can be judged."""
     assert asked.result is not None
-    restarts, against = asked.result.restarts, asked.result.validity.arms
+    restarts, against = counted(asked.result.restarts), asked.result.validity.arms
     for name in (asked.arm, asked.reference):
         if name in against:
             return Verdict(gate=gate, status=Status.UNTESTED, reason=f"invalid: {name} {'; '.join(against[name])}")
@@ -177,15 +222,37 @@ def _unusable(gate: Gate, asked: GateQuestion) -> Verdict | None:
 
 
 def _modes(gate: Gate, asked: GateQuestion) -> Verdict | None:
-    """Return the verdict where the ratio falls into two modes: a mean of both is a number that never happens."""
+    """Return the verdict where the ratio or an arm falls into two modes: a mean of both is a number that never happens.
+
+    Programs compiled in some processes and found in the cache in others are two modes too (CASES.md M1).
+    """
     assert asked.result is not None
-    restarts = asked.result.restarts
-    ratios = _once(asked, "ratios", lambda: restart_log_ratios(restarts, asked.arm, asked.reference, "p50"))
+    reason = _once(asked, "modes", lambda: _two_modes(asked))
+    return Verdict(gate=gate, status=Status.UNTESTED, reason=reason) if reason else None
+
+
+def _two_modes(asked: GateQuestion) -> str:
+    assert asked.result is not None
+    restarts = counted(asked.result.restarts)
+    pair = [r for r in restarts if asked.arm in r.arms and asked.reference in r.arms]
+    caches = {name: {r.arms[name].cache for r in pair} for name in (asked.arm, asked.reference)}
+    for name, seen in caches.items():
+        if len(seen) > 1:
+            return (
+                f"invalid: {name} ran with its compile cache {' and '.join(sorted(seen))}: two modes, no mean of both"
+            )
+    if caches[asked.arm] != caches[asked.reference] and {"cold"} in caches.values():
+        return "invalid: the compile cache was cold in one arm and not in the other: these are not compared"
+    ratios = restart_log_ratios(pair, asked.arm, asked.reference, "p50")
     modes = two_modes([math.exp(ratio) for ratio in ratios])
-    if modes is None:
-        return None
-    reason = f"two modes from process to process, {modes[0]:.3f} and {modes[1]:.3f}: no verdict on a mean of both"
-    return Verdict(gate=gate, status=Status.UNTESTED, reason=reason)
+    if modes is not None:
+        return f"two modes from process to process, {modes[0]:.3f} and {modes[1]:.3f}: no verdict on a mean of both"
+    for name, other in ((asked.arm, asked.reference), (asked.reference, asked.arm)):
+        modes = arm_modes(pair, name, other)
+        if modes is not None:
+            steps = " and ".join(f"{mode / 1e6:.3g} ms" for mode in modes)
+            return f"two modes of {name} from process to process, {steps}: no verdict on a mean of both"
+    return ""
 
 
 def _items(asked: GateQuestion) -> float | None:

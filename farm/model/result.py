@@ -73,6 +73,8 @@ class ArmTiming(Model):
     output_digest: str
     """Over all outputs of the first step: equal across restarts where the work is repeatable."""
     windows: tuple[Window, ...]
+    cache: Literal["none", "cold", "warm"] = "none"
+    """Whether its compiled programs were made or found there; "none" where nothing was compiled."""
 
 
 class Restart(Model):
@@ -90,6 +92,8 @@ class Restart(Model):
     """What happened to the machine meanwhile; such a restart is kept, repeated, and never judged."""
     cores: tuple[int, ...] = ()
     """Processors that its runners were pinned to; empty is all."""
+    blocks_ns: int = 0
+    """Wall time from its first measured window to the end of its last."""
 
 
 class Comparison(Model):

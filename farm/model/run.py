@@ -52,7 +52,7 @@ class Progress(Model):
     attempt: int
     worker: str
     phase: str
-    """"environments", "examine", "compile", "measure", "rehearse"."""
+    """"environments", "examine", "compile", "measure", "confirm", "as it comes", "rehearse"."""
     arm: str = ""
     restart: int = 0
     restarts: int = 0

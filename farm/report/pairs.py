@@ -11,7 +11,7 @@ import numpy as np
 from farm.model import Cell, CellResult, CellVerdicts, Figure, Gate, Judgement, Question, Tier, Verdict
 from farm.report.charts import DistributionChart, RatioChart, Ratios, Samples, distribution_chart, ratio_chart
 from farm.report.text import figure_text, named_figure
-from farm.statistics import Quantity, pooled_samples, restart_log_ratios
+from farm.statistics import Quantity, counted, pooled_samples, restart_log_ratios
 
 __all__ = ["PairView", "VerdictView", "arm_samples", "pair_views"]
 
@@ -78,7 +78,7 @@ def pair_views(
 
 def arm_samples(result: CellResult, arm: str) -> Samples:
     """Return every counted step of an arm over all restarts: to be looked at, never a unit of inference."""
-    timings = [restart.arms[arm] for restart in result.restarts if arm in restart.arms]
+    timings = [restart.arms[arm] for restart in counted(result.restarts) if arm in restart.arms]
     parts = [pooled_samples(timing) for timing in timings]
     steps = np.concatenate(parts) / 1e6 if parts else np.empty(0)
     return Samples(arm=arm, steps_ms=steps, restarts=len(timings))
@@ -126,7 +126,7 @@ def _figures(verdict: Verdict) -> tuple[Figure, ...]:
 def _ratios(result: CellResult, cells: Sequence[CellVerdicts], arm: str, reference: str) -> list[Ratios]:
     lanes = []
     for name, quantity, better in LANES:
-        logs = restart_log_ratios(result.restarts, arm, reference, quantity)
+        logs = restart_log_ratios(counted(result.restarts), arm, reference, quantity)
         dots = [math.exp(log) for log in logs]
         if name == "throughput ratio":
             items = _items(result, arm, reference)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from farm.gates import judge_gate
-from farm.model import Gate, Status, Verdict
-from tests.evidence import Times, ask, life, memory, ok, restarts, tier, window
+from farm.model import Gate, Measuring, Restart, Status, Verdict
+from tests.evidence import Times, ask, cell, life, memory, ok, restarts, tier, window
 
 TIMING = (Gate.LATENCY, Gate.THROUGHPUT)
 
@@ -60,7 +61,7 @@ def test_the_tail_is_judged_beside_the_median() -> None:
     assert found.figure.name == "p95 ratio"
     shown = verdict(Gate.LATENCY, {}, restarts=made, p95_ratio=None)
     assert shown.status is Status.PASS
-    assert [other.name for other in shown.others] == ["p95 ratio"]
+    assert [other.name for other in shown.others] == ["p95 ratio", "cpu ratio", "first step ratio", "import ratio"]
 
 
 @pytest.mark.parametrize("gate", TIMING)
@@ -149,3 +150,127 @@ def test_a_gain_in_memory_may_stand_for_a_gain_in_time() -> None:
 def test_a_feature_is_compared_with_the_old_path_on_the_candidate() -> None:
     times = {"baseline": 5.0, "candidate": 10.0, "candidate+new": 8.0}
     assert verdict(Gate.LATENCY, times, path="new").status is Status.PASS
+
+
+# -- before anything is accused ------------------------------------------------------------------------------------
+
+
+def repeated(first: Times, repeat: Times | None, count: int = 6) -> tuple[Restart, ...]:
+    """Return a first answer and its repeat in fresh processes."""
+    again = restarts(repeat, count) if repeat is not None else ()
+    return (*restarts(first), *(restart.model_copy(update={"purpose": "confirming"}) for restart in again))
+
+
+def confirmed(first: Times, repeat: Times | None, count: int = 6, gate: Gate = Gate.LATENCY, **more: Any) -> Verdict:
+    path = more.pop("path", "")
+    of = cell(features=(path,) if path else (), measuring=Measuring(confirming=6))
+    return verdict(gate, {}, path, of=of, restarts=repeated(first, repeat, count), **more)
+
+
+SLOW, FINE = {"baseline": 10.0, "candidate": 11.0}, {"baseline": 10.0, "candidate": 10.0}
+
+
+@pytest.mark.parametrize("gate", TIMING)
+def test_what_fails_twice_is_accused_with_both_figures(gate: Gate) -> None:
+    found = confirmed(SLOW, SLOW, gate=gate)
+    assert found.status is Status.FAIL
+    assert "confirmed: the repeat in 6 fresh processes says +10.0 % time" in found.reason
+    assert any(figure.name.endswith("ratio, repeat") for figure in found.others)
+
+
+@pytest.mark.parametrize("gate", TIMING)
+def test_what_fails_once_is_not_accused(gate: Gate) -> None:
+    found = confirmed(SLOW, FINE, gate=gate)
+    assert found.status is Status.INCONCLUSIVE
+    assert found.reason.endswith("not confirmed: the repeat in 6 fresh processes says +0.0 % time")
+
+
+@pytest.mark.parametrize(("repeat", "count", "seen"), [(None, 0, 0), (SLOW, 3, 3)])
+def test_a_repeat_that_did_not_end_confirms_nothing(repeat: Times | None, count: int, seen: int) -> None:
+    found = confirmed(SLOW, repeat, count)
+    assert found.status is Status.INCONCLUSIVE
+    assert found.reason == f"p50 +10.0 %: not confirmed: the repeat has {seen} of the 6 restarts that it needs"
+
+
+def test_what_passes_needs_no_repeat_and_none_can_make_it_fail() -> None:
+    assert confirmed(FINE, None).status is Status.PASS
+    assert confirmed(FINE, SLOW).status is Status.PASS
+
+
+def test_a_gain_that_is_not_there_needs_no_repeat() -> None:
+    found = confirmed({"baseline": 10.0, "candidate": 10.0, "candidate+new": 10.0}, None, path="new")
+    assert found.status is Status.FAIL
+
+
+def test_a_change_within_the_cells_own_noise_is_none() -> None:
+    """CASES.md M10: 0.19809 s -> 0.21859 s where the cell's own A/A noise is above 10 %."""
+    slower = {"baseline": 198.09, "candidate": 218.59}
+    noise = (1.02, 0.93, 1.11, 1.05, 0.9, 0.98, 1.08, 1.12, 0.95, 1.01)
+    found = confirmed(slower, slower, noise=noise)
+    assert found.status is Status.INCONCLUSIVE
+    assert found.reason.startswith("p50 +10.3 %: within this cell's own noise")
+    quiet = confirmed(slower, slower, noise=(1.001, 0.999, 1.0, 1.002, 0.998, 1.001, 1.0, 0.999))
+    assert quiet.status is Status.FAIL
+
+
+# -- what does not count -------------------------------------------------------------------------------------------
+
+
+def test_disturbed_restarts_and_those_of_another_purpose_do_not_count() -> None:
+    disturbed = [restart.model_copy(update={"invalid": "machine suspended"}) for restart in restarts(SLOW)]
+    unsettled = [restart.model_copy(update={"purpose": "as it comes"}) for restart in restarts(SLOW)]
+    found = verdict(Gate.LATENCY, {}, restarts=(*disturbed, *restarts(FINE), *unsettled))
+    assert found.status is Status.PASS
+    assert found.figure is not None
+    assert found.figure.value == 1.0
+    named = {figure.name: figure.value for figure in found.others}
+    assert named["p50 ratio, allocator as it comes"] == pytest.approx(1.1)
+
+
+def test_one_arm_that_flips_from_process_to_process_has_two_modes() -> None:
+    """CASES.md M3."""
+    flips = [2.9, 3.4, 2.95, 3.41, 3.0, 3.4, 2.95, 3.39]
+    found = verdict(Gate.LATENCY, {"baseline": [2.9] * 8, "candidate": flips})
+    assert found.status is Status.UNTESTED
+    assert found.reason.startswith("two modes from process to process")
+
+
+def test_two_arms_that_flip_apart_from_each_other_have_two_modes() -> None:
+    one = [2.9, 3.4, 2.91, 3.41, 3.4, 2.9, 2.91, 3.4]
+    other = [2.9, 2.91, 3.4, 3.41, 2.9, 3.4, 2.9, 3.41]
+    found = verdict(Gate.LATENCY, {"baseline": one, "candidate": other})
+    assert found.status is Status.UNTESTED
+    assert "two modes" in found.reason
+
+
+def test_a_machine_that_changes_its_speed_for_both_is_no_mode_of_either() -> None:
+    shared = [2.9, 3.4, 2.91, 3.41, 3.4, 2.9, 2.91, 3.4]
+    assert verdict(Gate.LATENCY, {"baseline": shared, "candidate": shared}).status is Status.PASS
+
+
+def with_cache(made: Sequence[Restart], arm: str, cache: Sequence[str]) -> tuple[Restart, ...]:
+    return tuple(
+        restart.model_copy(update={"arms": restart.arms | {arm: restart.arms[arm].model_copy(update={"cache": state})}})
+        for restart, state in zip(made, cache, strict=True)
+    )
+
+
+def test_a_cold_cache_is_not_compared_with_a_warm_one() -> None:
+    """CASES.md M1."""
+    made = with_cache(restarts({"baseline": 3.17, "candidate": 3.72}), "baseline", ["cold"] * 6)
+    found = verdict(Gate.LATENCY, {}, restarts=with_cache(made, "candidate", ["warm"] * 6))
+    assert found.status is Status.UNTESTED
+    assert found.reason == "invalid: the compile cache was cold in one arm and not in the other: these are not compared"
+
+
+def test_a_mix_of_cold_and_warm_is_not_averaged() -> None:
+    """CASES.md M1."""
+    made = with_cache(restarts(FINE), "candidate", ["cold", "warm", "warm", "cold", "warm", "warm"])
+    found = verdict(Gate.LATENCY, {}, restarts=made)
+    assert found.status is Status.UNTESTED
+    assert "two modes" in found.reason
+
+
+def test_a_path_that_compiles_is_compared_with_one_that_does_not() -> None:
+    made = with_cache(restarts(FINE), "candidate", ["warm"] * 6)
+    assert verdict(Gate.LATENCY, {}, restarts=made).status is Status.PASS
