@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from farm.accusations import withhold
 from farm.decision import PRECEDENCE, RowKey, decide_row, worst
 from farm.gates import GateQuestion, judge_gate
 from farm.gates.timing import implausible
@@ -49,6 +50,7 @@ def judge(evidence: Evidence) -> Judgement:
         for cell in plan.cells:
             if cell.kind == "measure" and _concerns(tier, cell):
                 verdicts += _cell_verdicts(evidence, results, cell, tier, known[cell.id])
+    verdicts = withhold(verdicts, results, {cell.id for cell in plan.cells if cell.measuring.confirming})
     rows: list[DecisionRow] = []
     tiers: list[TierDecision] = []
     for tier in plan.tiers:

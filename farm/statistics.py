@@ -31,6 +31,7 @@ __all__ = [
     "restart_log_ratios",
     "settled",
     "signed_rank_interval",
+    "signed_rank_p_value",
     "two_modes",
 ]
 
@@ -92,6 +93,22 @@ def signed_rank_interval(values: Sequence[float], alpha: float) -> tuple[float, 
 def least_restarts(alpha: float) -> int:
     """Return the fewest restarts that can bound anything at ``alpha`` a side: 6 for 0.016, since 2**-6 = 0.0156."""
     return math.ceil(-math.log2(alpha) - 1e-9)
+
+
+def signed_rank_p_value(values: Sequence[float], beyond: float) -> float:
+    """Return the exact one-sided p value of the Wilcoxon signed-rank test that ``values`` lie above ``beyond``.
+
+    Values equal to ``beyond`` are left out and ties share their mean rank; what is rounded errs towards no finding.
+    """
+    moved = np.asarray(values, dtype=float) - beyond
+    moved = moved[moved != 0]
+    if not len(moved):
+        return 1.0
+    sizes = np.abs(moved)
+    ordered = np.sort(sizes)
+    ranks = (np.searchsorted(ordered, sizes, "left") + 1 + np.searchsorted(ordered, sizes, "right")) / 2
+    statistic = math.floor(float(ranks[moved > 0].sum()))
+    return float(_signed_rank_distribution(len(moved))[statistic:].sum())
 
 
 @lru_cache(maxsize=64)
