@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from dataclasses import dataclass
 
 from farm.model import Arm, ArmResult, Cell, CellResult, Comparison, Evidence, Judgement, Rehearsal
 from farm.report.environments import EnvironmentView, environment_views
 from farm.report.pairs import PairView, pair_views
 from farm.report.text import anchor, fact, mebibytes, percent, plural, seconds
+from farm.statistics import counted
 
 __all__ = ["ArmView", "CellView", "RehearsalView", "cell_anchor", "cell_view"]
 
@@ -223,12 +225,22 @@ def _measuring(cell: Cell, result: CellResult | None) -> Rows:
     ]
     if result is not None:
         rows += [
-            ("restarts", str(len(result.restarts))),
+            ("restarts", _restarts(result)),
             ("stopped because", result.stopped_because),
             ("overhead", _overhead(result)),
             ("wall time", seconds(result.wall_ns)),
         ]
     return tuple((name, value) for name, value in rows if value)
+
+
+def _restarts(result: CellResult) -> str:
+    """Return how many restarts answered, repeated, and were thrown away."""
+    said = [str(len(counted(result.restarts)))]
+    for purpose, words in (("confirming", "to confirm"), ("as it comes", "with the allocator as it comes")):
+        number = len(counted(result.restarts, purpose))
+        said += [f"{number} {words}"] if number else []
+    disturbed = sum(bool(restart.invalid) for restart in result.restarts)
+    return ", ".join(said + ([f"{disturbed} disturbed and not judged"] if disturbed else []))
 
 
 def _warnings(cell: Cell, result: CellResult | None) -> tuple[str, ...]:
@@ -241,10 +253,13 @@ def _warnings(cell: Cell, result: CellResult | None) -> tuple[str, ...]:
         found += [f"{name}: a library that is not the environment's was loaded: {path}" for path in strangers]
         if ended.examination is not None:
             found += [f"{name}: {warning}" for warning in ended.examination.warnings]
-    unsteady = sum(restart.unsteady for restart in result.restarts)
+    judged = counted(result.restarts)
+    unsteady = sum(restart.unsteady for restart in judged)
     if unsteady:
-        found.append(f"{plural(unsteady, 'restart')} of {len(result.restarts)} drifted by more than 2 %")
-    cold = sum(not timing.steady for restart in result.restarts for timing in restart.arms.values())
+        found.append(f"{plural(unsteady, 'restart')} of {len(judged)} drifted by more than 2 %")
+    disturbed = Counter(restart.invalid for restart in result.restarts if restart.invalid)
+    found += [f"{plural(number, 'restart')} not judged: {reason}" for reason, number in disturbed.most_common()]
+    cold = sum(not timing.steady for restart in judged for timing in restart.arms.values())
     if cold:
         found.append(f"{plural(cold, 'warm-up')} ended at the cap without a steady state")
     return tuple(dict.fromkeys(found))
