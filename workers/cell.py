@@ -42,7 +42,8 @@ from workers.runner_environment import padding, runner_environment
 from workers.session import RunnerSession
 from workers.stage import make_stage, workload_reference
 from workers.surroundings import Surroundings
-from workers.validity import Watch, validity_of
+from workers.validity import validity_of
+from workers.watch import Watch
 
 __all__ = ["run_cell"]
 
