@@ -18,7 +18,7 @@ from farm.errors import UsageError
 from farm.model import Backend, Decision, Gate, Measuring, Model, Tier
 from farm.statistics import least_restarts
 
-__all__ = ["Matrix", "load_matrix"]
+__all__ = ["Matrix", "Planning", "load_matrix"]
 
 Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, lt=0.5)]
@@ -60,6 +60,13 @@ class _Suite(_Checked):
     budget_s: Positive
     step_timeout_s: Positive
     threads: Annotated[int, Field(gt=0)] = 1
+    as_it_comes: Annotated[int, Field(ge=0)] = 0
+    confirm: bool = True
+    """Whether a failing look is repeated before anything is accused."""
+    aa_share: Annotated[float, Field(ge=0, le=0.5)] = 0.1
+    """A/A cells for each measured one; where it is not 0 every capability has at least one."""
+    max_budget_s: Positive | None = None
+    """What a noisy machine may take of a cell; by default no more than `budget_s`."""
 
 
 class _Tier(_Checked):
@@ -142,6 +149,15 @@ class MatrixWorkload:
 
 
 @dataclass(frozen=True)
+class Planning:
+    """What a suite leaves to the planner, which knows the run and its machines."""
+
+    confirm: bool = True
+    aa_share: float = 0.1
+    max_budget_s: float | None = None
+
+
+@dataclass(frozen=True)
 class Matrix:
     """A checked matrix."""
 
@@ -155,6 +171,8 @@ class Matrix:
     versions: dict[str, str]
     workloads: tuple[MatrixWorkload, ...]
     suites: dict[str, Measuring]
+    planning: dict[str, Planning]
+    """By suite."""
     tiers: tuple[Tier, ...]
     caveats: tuple[str, ...]
 
@@ -177,7 +195,9 @@ class Matrix:
             for w in self.workloads
         ]
         tiers = [tier.model_dump(mode="json") for tier in self.tiers]
-        suites = {name: suite.model_dump(mode="json") for name, suite in self.suites.items()}
+        suites = {
+            name: [suite.model_dump(mode="json"), vars(self.planning[name])] for name, suite in self.suites.items()
+        }
         content = [self.seed, self.backends, self.gates, self.decisions, self.versions, workloads, suites, tiers]
         return Content(content=[*content, self.caveats]).digest()
 
@@ -322,6 +342,17 @@ def _matrix(checked: _File, where: str, source: str, path: Path | None) -> Matri
         if max(suite.looks) < least_restarts(suite.alpha):
             needed = least_restarts(suite.alpha)
             raise UsageError(f"{where}, suite.{name}.looks: alpha {suite.alpha} needs {needed} restarts to settle")
+        if 0 < suite.as_it_comes < least_restarts(suite.alpha):
+            needed = least_restarts(suite.alpha)
+            raise UsageError(
+                f"{where}, suite.{name}.as_it_comes: alpha {suite.alpha} needs {needed} restarts to bound anything; "
+                "0 leaves them out"
+            )
+        if suite.max_budget_s is not None and suite.max_budget_s < suite.budget_s:
+            raise UsageError(
+                f"{where}, suite.{name}.max_budget_s: {suite.max_budget_s:g} is less than budget_s, "
+                f"{suite.budget_s:g}; it says how far that may grow"
+            )
     return Matrix(
         source=source,
         path=path,
@@ -331,7 +362,12 @@ def _matrix(checked: _File, where: str, source: str, path: Path | None) -> Matri
         decisions=checked.decisions,
         versions=checked.versions,
         workloads=workloads,
-        suites={name: Measuring(**suite.model_dump()) for name, suite in checked.suite.items()},
+        suites={
+            name: Measuring(**suite.model_dump(exclude=set(vars(Planning())))) for name, suite in checked.suite.items()
+        },
+        planning={
+            name: Planning(suite.confirm, suite.aa_share, suite.max_budget_s) for name, suite in checked.suite.items()
+        },
         tiers=tuple(Tier(**tier.model_dump()) for tier in checked.tier),
         caveats=tuple(f"{topic.replace('_', ' ')}: {text}" for topic, text in checked.caveats.items()),
     )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.resources import files
 
 from packaging.version import Version
 
+from farm.aa import aa_cells
+from farm.budget import Need, calibrations_for, confirming_restarts, fitted, need_words
 from farm.capability import backend_of
 from farm.catalogue import CaseSpec
 from farm.errors import UsageError
@@ -17,6 +19,7 @@ from farm.matrix import Matrix, MatrixWorkload
 from farm.model import (
     Arm,
     Backend,
+    Calibration,
     Cell,
     Control,
     Environment,
@@ -70,6 +73,8 @@ class _Parts:
     broken: dict[str, str] = field(default_factory=dict)
     aa: list[bool] = field(default_factory=list)
     pins: dict[Side, str] = field(default_factory=dict)
+    needs: list[Need] = field(default_factory=list)
+    """What calibrated machines need beyond what their cells are given."""
 
 
 def served_capabilities(hosts: Iterable[Host]) -> dict[str, list[Host]]:
@@ -89,7 +94,7 @@ def make_plan(
     ``resolve(backend, host)`` resolves both releases for one backend on one machine's platform and Python. Raises
     UsageError for a suite or a backend that the matrix does not have.
     """
-    measuring = matrix.suite(request.suite)
+    measuring, planning = matrix.suite(request.suite), matrix.planning[request.suite]
     for backend in request.backends:
         if backend not in matrix.backends:
             raise UsageError(f"no backend '{backend}' in the matrix; allowed are {', '.join(matrix.backends)}")
@@ -101,12 +106,16 @@ def make_plan(
     for capability, machines in sorted(served.items()):
         if backend_of(capability) in wanted:
             _resolve(parts, backend_of(capability), machines, resolve)
-    cells = [
-        cell
-        for capability in sorted(served)
-        if backend_of(capability) in wanted
-        for cell in _cells(matrix, request.suite, measuring, capability, parts)
-    ]
+    cells: list[Cell] = []
+    for capability in sorted(served):
+        if backend_of(capability) in wanted:
+            noise = calibrations_for(backend_of(capability), served[capability])
+            found = _cells(matrix, request.suite, measuring, capability, noise, parts)
+            controls = [] if _is_aa(parts) else aa_cells(found, planning.aa_share, matrix.seed)
+            cells += [*found, *controls, *_rehearsals(matrix, capability, found)]
+    if planning.confirm:
+        cells = _confirmed(cells)
+    parts.notes += need_words(parts.needs)
     covered = {cell.backend for cell in cells if cell.kind == "measure"}
     return Plan(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -114,7 +123,7 @@ def make_plan(
         requested={"candidate": request.candidate, "baseline": request.baseline or "by default"},
         command=_command(matrix, request.suite, wanted, parts),
         resolution_notes=tuple(dict.fromkeys(parts.notes)),
-        aa=bool(parts.aa) and all(parts.aa),
+        aa=_is_aa(parts),
         releases=parts.releases,
         environments=parts.environments,
         refused=tuple(parts.refused),
@@ -164,7 +173,19 @@ def _resolve(
             parts.keys.setdefault((side, backend), {})[target] = environment.key
 
 
-def _cells(matrix: Matrix, suite: str, measuring: Measuring, capability: str, parts: _Parts) -> list[Cell]:
+def _is_aa(parts: _Parts) -> bool:
+    return bool(parts.aa) and all(parts.aa)
+
+
+def _cells(
+    matrix: Matrix,
+    suite: str,
+    measuring: Measuring,
+    capability: str,
+    noise: Mapping[str, Calibration],
+    parts: _Parts,
+) -> list[Cell]:
+    """Return the measured cells of ``capability``, each given what its machines' ``noise`` asks for."""
     backend = backend_of(capability)
     found: list[Cell] = []
     for workload in matrix.workloads:
@@ -175,18 +196,36 @@ def _cells(matrix: Matrix, suite: str, measuring: Measuring, capability: str, pa
             continue
         for case in workload.cases:
             if suite in case.suites:
-                found.append(_cell(matrix, measuring, capability, workload, case, parts))
-    if Gate.ROLLBACK in matrix.gates and found:
-        first = found[0]
-        rehearsal = first.model_copy(
-            update={
-                "id": f"rollback/{first.workload}-{first.case}@{capability}",
-                "kind": "rehearsal",
-                "arms": tuple(arm for arm in first.arms if "+" not in arm.name),
-                "gates": (Gate.ROLLBACK,),
-            }
-        )
-        found.append(rehearsal)
+                cell = _cell(matrix, measuring, capability, workload, case, parts)
+                ceiling_s = matrix.planning[suite].max_budget_s
+                fits, needs = fitted(cell.measuring, len(cell.arms), ceiling_s, noise)
+                parts.needs += needs
+                found.append(cell.model_copy(update={"measuring": fits}))
+    return found
+
+
+def _rehearsals(matrix: Matrix, capability: str, measured: Sequence[Cell]) -> list[Cell]:
+    if Gate.ROLLBACK not in matrix.gates or not measured:
+        return []
+    first = measured[0]
+    rehearsal = first.model_copy(
+        update={
+            "id": f"rollback/{first.workload}-{first.case}@{capability}",
+            "kind": "rehearsal",
+            "arms": tuple(arm for arm in first.arms if "+" not in arm.name),
+            "gates": (Gate.ROLLBACK,),
+        }
+    )
+    return [rehearsal]
+
+
+def _confirmed(cells: Sequence[Cell]) -> list[Cell]:
+    """Return ``cells`` with the repeat that a failing look is followed by; a run of many cells needs a longer one."""
+    judged = sum(cell.kind == "measure" for cell in cells)
+    found = []
+    for cell in cells:
+        repeat = {"confirming": confirming_restarts(judged, cell.measuring.looks)}
+        found.append(cell.model_copy(update={"measuring": cell.measuring.model_copy(update=repeat)}))
     return found
 
 

@@ -16,6 +16,8 @@ import psutil
 
 from farm.errors import UsageError
 from farm.model import Host
+from farm.settings import Home
+from workers.noise import Calibrations
 
 __all__ = ["probe_host"]
 
@@ -33,9 +35,18 @@ KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 TOOL_TIMEOUT_S = 20.0
 
 
+def probe_host(home: Home | None = None) -> Host:
+    """Return this machine as a comparison must know it, with what ``home`` (the default one) knows of its noise.
+
+    The machine itself is probed once. Raises UsageError where torch has no wheels for it.
+    """
+    machine = _machine()
+    calibration = Calibrations(home or Home.default()).newest()
+    return machine if calibration is None else machine.model_copy(update={"calibration": calibration})
+
+
 @lru_cache(maxsize=1)
-def probe_host() -> Host:
-    """Return this machine as a comparison must know it. UsageError where torch has no wheels."""
+def _machine() -> Host:
     key = (sys.platform, platform.machine())
     if key not in TRIPLES:
         known = ", ".join(f"{system} {machine}" for system, machine in TRIPLES)

@@ -11,8 +11,10 @@ import psutil
 import pytest
 
 from farm.errors import UsageError
-from farm.model import Host
+from farm.model import Calibration, Host
+from farm.settings import Home
 from workers import probe as probe_module
+from workers.noise import Calibrations
 from workers.probe import TRIPLES, probe_host
 
 
@@ -23,9 +25,10 @@ def afresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setattr(probe_module, "KFD_NODES", tmp_path / "nodes")
-    probe_host.cache_clear()
+    monkeypatch.setenv("FARM_HOME", str(tmp_path / "home"))
+    probe_module._machine.cache_clear()
     yield folder
-    probe_host.cache_clear()
+    probe_module._machine.cache_clear()
 
 
 def tool(folder: Path, name: str, script: str) -> None:
@@ -56,6 +59,28 @@ def test_every_machine_serves_cpu_cells_and_knows_itself() -> None:
 
 def test_the_machine_is_probed_once() -> None:
     assert probe_host() is probe_host()
+
+
+def test_the_machine_says_its_newest_calibration_as_soon_as_the_home_has_one(tmp_path: Path) -> None:
+    assert probe_host().calibration is None
+    known = Calibration(
+        measured="2026-07-01T08:00:00+00:00",
+        release="2.12.1+cpu",
+        workload="transformer_block/infer-fp32",
+        restarts=12,
+        restart_s=10.0,
+        window_s=8.0,
+        sd=0.006,
+        ratio=1.0,
+        low=0.996,
+        high=1.004,
+    )
+    for home in (Home.default(), Home(tmp_path / "another")):
+        home.root.mkdir()
+        Calibrations(home).add(known.model_copy(update={"restarts": 6}))
+        Calibrations(home).add(known)
+        assert probe_host(home).calibration == known
+    assert probe_host().calibration == known
 
 
 def test_a_probe_does_not_need_torch() -> None:
