@@ -33,15 +33,17 @@ from farm.model import (
 )
 from farm.owners import owner_name, remove_orphans
 from farm.settings import Home
+from farm.statistics import counted, least_restarts, ratio_interval
 from workers.duet import Duet, Life, Pair, Standing, Timing
 from workers.environments import BuiltEnvironment, build, differences
 from workers.examination import Examiner, setup_fields
+from workers.noise import NoiseHistory
 from workers.probe import probe_host
 from workers.rehearsal import rehearse
 from workers.runner_environment import padding, runner_environment
 from workers.session import RunnerSession
 from workers.stage import make_stage, workload_reference
-from workers.surroundings import Surroundings
+from workers.surroundings import ThisMachine
 from workers.validity import validity_of
 from workers.watch import Watch
 
@@ -97,7 +99,7 @@ class _CellRun:
         self._began = time.monotonic()
         self.phases_ns: dict[str, int] = {}
         self.built: dict[str, BuiltEnvironment] = {}
-        self._surroundings = Surroundings()
+        self._watch = Watch()
         self.arms: dict[str, ArmResult] = {}
         self.stage = make_stage(home.stage, order.source)
         self.workload = workload_reference(self.cell.workload, order.source)
@@ -106,7 +108,6 @@ class _CellRun:
 
     def run(self) -> CellResult:
         started = datetime.now(UTC).isoformat(timespec="seconds")
-        watch = Watch()
         with self._phase("environments"):
             self._build()
         timing = Timing()
@@ -124,7 +125,7 @@ class _CellRun:
             worker=self.worker,
             host=self.host,
             started=started,
-            validity=self._validity(watch, timing, strangers),
+            validity=self._validity(timing, strangers),
             arms=self.arms,
             restarts=tuple(timing.restarts),
             rehearsal=rehearsal,
@@ -133,6 +134,7 @@ class _CellRun:
             measured_ns=timing.measured_ns,
             phases_ns=self.phases_ns,
             stopped_because=timing.stopped_because,
+            noise=self._noise(timing),
         )
 
     def _build(self) -> None:
@@ -202,7 +204,7 @@ class _CellRun:
             seed=self.cell.control.seed + self.order.attempt,
             progress=self._progress,
             cancelled=self.cancelled,
-            surroundings=self._surroundings,
+            surroundings=ThisMachine(self.cell.backend, self.cell.measuring.threads, self._watch),
             has_programs=self._has_programs,
         )
         timing = duet.run(as_it_comes=self._allocates_otherwise())
@@ -211,6 +213,20 @@ class _CellRun:
                 update={"outcome": ended.outcome, "reason": ended.reason, "log_tail": ended.log_tail}
             )
         return timing
+
+    def _noise(self, timing: Timing) -> tuple[float, ...]:
+        """Return earlier A/A ratios of this case on this machine; one that was just measured is for the next cell."""
+        environment = self._environment(self.cell.arms[0])
+        if environment is None or self.cell.kind == "rehearsal":
+            return ()
+        history = NoiseHistory(self.home)
+        known = history.of(self.cell, environment.release.variant)
+        if self.cell.kind == "aa":
+            restarts, alpha = counted(timing.restarts), self.cell.measuring.alpha
+            found = ratio_interval(restarts, Side.CANDIDATE, Side.BASELINE, "p50", alpha)
+            if found is not None and found.bounded:
+                history.add(self.cell, environment.release.variant, found.value)
+        return known
 
     def _allocates_otherwise(self) -> bool:
         """Return whether the releases' steps allocate differently: the settled allocator hides what that costs."""
@@ -325,9 +341,11 @@ class _CellRun:
             return (), ()
         return differences(self.built[keys[0]], self.built[keys[1]])
 
-    def _validity(self, watch: Watch, timing: Timing, strangers: tuple[str, ...]) -> Validity:
+    def _validity(self, timing: Timing, strangers: tuple[str, ...]) -> Validity:
         reasons = [f"control broken: {stranger} differs between the arms" for stranger in strangers]
-        return validity_of(reasons, watch, timing.restarts)
+        # What was disturbed was repeated; fewer than an interval needs, and the disturbance is what there is to say.
+        wanted = min(least_restarts(self.cell.measuring.alpha), max(self.cell.measuring.looks))
+        return validity_of(reasons, self._watch, timing.restarts, wanted)
 
     @contextmanager
     def _phase(self, name: str) -> Any:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from farm.model import Restart
+from workers.sensors import Processors
+from workers.validity import against_restart
+from workers.watch import MachineWatch, Watch
 
-__all__ = ["Surroundings"]
+__all__ = ["Surroundings", "ThisMachine"]
 
 
 class Surroundings:
@@ -30,3 +33,25 @@ class Surroundings:
     def between(self, before: Any, after: Any, own_cpu_ns: int) -> tuple[int | None, int | None]:
         """Return the processor time (ns) of all others, and what the hypervisor took; None where it is hidden."""
         return None, None
+
+
+class ThisMachine(Surroundings):
+    """The machine as it is; ``cell`` watches the clocks over the whole cell."""
+
+    def __init__(self, backend: str, threads: int, cell: Watch) -> None:
+        self._watch = MachineWatch(backend, cell=cell)
+        self._processors = Processors()
+        self._threads = threads
+
+    def mark(self) -> None:
+        self._watch.mark()
+
+    def against(self, restart: Restart) -> str:
+        said = [*self._watch.reasons(), against_restart(restart)]
+        return "; ".join(dict.fromkeys(filter(None, said)))
+
+    def reading(self) -> Any:
+        return self._processors.reading()
+
+    def between(self, before: Any, after: Any, own_cpu_ns: int) -> tuple[int | None, int | None]:
+        return self._processors.between(before, after, own_cpu_ns)
