@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "watch": ("cli.watch", "Follow a run until it is complete."),
     "up": ("cli.up", "Run a coordinator: server and aggregator."),
     "worker": ("cli.worker", "Measure on this machine for a coordinator."),
+    "doctor": ("cli.doctor", "Say what makes measurements on this machine noisy, and what could be better."),
     "workload": ("cli.workload", "List and show workloads."),
 }
 
