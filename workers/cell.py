@@ -37,6 +37,7 @@ from farm.statistics import counted, least_restarts, ratio_interval
 from workers.duet import Duet, Life, Pair, Standing, Timing
 from workers.environments import BuiltEnvironment, build, differences
 from workers.examination import Examiner, setup_fields
+from workers.hygiene import host_checks
 from workers.noise import NoiseHistory
 from workers.probe import probe_host
 from workers.rehearsal import rehearse
@@ -100,6 +101,7 @@ class _CellRun:
         self.phases_ns: dict[str, int] = {}
         self.built: dict[str, BuiltEnvironment] = {}
         self._watch = Watch()
+        self._checks = host_checks(self.cell.measuring.threads, self.cell.backend)
         self.arms: dict[str, ArmResult] = {}
         self.stage = make_stage(home.stage, order.source)
         self.workload = workload_reference(self.cell.workload, order.source)
@@ -134,6 +136,7 @@ class _CellRun:
             measured_ns=timing.measured_ns,
             phases_ns=self.phases_ns,
             stopped_because=timing.stopped_because,
+            checks=self._checks,
             noise=self._noise(timing),
         )
 

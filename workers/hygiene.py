@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from farm.model import HostCheck
 from workers.accelerators import Accelerator, measured_device, sharing
-from workers.pinning import allowed_processors, by_core, pin_to, quota, siblings
+from workers.pinning import PINNED_FROM, allowed_processors, by_core, pin_to, quota, siblings
 from workers.sensors import Machine, heat, power, processor_list, virtual
 
 __all__ = ["device_checks", "host_checks", "pin_to"]
@@ -172,6 +172,10 @@ def _pinning(asked: _Asked) -> HostCheck:
     if not asked.allowed:
         return _unknown("pinning", "the system does not say which processors we may use")
     turns = sorted({pin_to(index, asked.threads, asked.machine, asked.allowed) for index in range(len(asked.allowed))})
+    if len(asked.allowed) < PINNED_FROM:
+        return _good(
+            "pinning", f"left to the scheduler: pinned on {len(asked.allowed)} processors, ratios scatter more"
+        )
     if turns == [()]:
         advice = "more cores, or fewer threads in the matrix (threads = …)"
         return _poor("pinning", f"nothing to choose for {asked.threads} threads", advice, UNMEASURED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from farm.model import Restart
+from workers.pinning import pin_to
 from workers.sensors import Processors
 from workers.validity import against_restart
 from workers.watch import MachineWatch, Watch
@@ -49,6 +50,9 @@ class ThisMachine(Surroundings):
     def against(self, restart: Restart) -> str:
         said = [*self._watch.reasons(), against_restart(restart)]
         return "; ".join(dict.fromkeys(filter(None, said)))
+
+    def cores(self, index: int) -> tuple[int, ...]:
+        return pin_to(index, self._threads)
 
     def reading(self) -> Any:
         return self._processors.reading()
