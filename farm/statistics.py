@@ -47,6 +47,8 @@ STEADY_TOLERANCE = 0.02
 MODE_GAP = {4: 23.5, 5: 13.3, 6: 9.5, 7: 7.2, 8: 6.0, 9: 5.1, 10: 4.5, 11: 3.7, 12: 3.5, 13: 3.2, 14: 2.9, 15: 2.7}
 #: The same of more values.
 MODE_GAP_OF_MANY = 2.5
+#: An arm's flip is the machine's where the other arms move with it by at least this share, in log.
+SHARED_FLIP = 0.5
 #: The smaller group holds at least this share of the values: a lone outlier is not a mode.
 MODE_SHARE = 0.2
 #: Two modes closer than this are one: 3 % is below what the coarsest tier would ask about.
@@ -267,17 +269,31 @@ def two_modes(values: Sequence[float]) -> tuple[float, float] | None:
     return math.exp(float(np.median(lower))), math.exp(float(np.median(upper)))
 
 
-def arm_modes(restarts: Sequence[Restart], arm: str, other: str) -> tuple[float, float] | None:
-    """Return the two modes (median step, ns) that ``arm`` flips between from process to process, or None.
+def arm_modes(restarts: Sequence[Restart], arm: str) -> tuple[float, float] | None:
+    """Return the two modes (median step, ns) that ``arm`` alone flips between from process to process, or None.
 
-    A machine that changes its speed moves both arms and leaves their ratio: only flips that ``other`` does not share
-    are the arm's own, and those widen the ratio by as much.
+    A machine that changes its speed moves all arms of a restart together, and leaves their ratio alone: a flip is the
+    arm's own where the others, in the same restarts, move by less than `SHARED_FLIP` of it.
     """
-    both = [restart for restart in restarts if arm in restart.arms and other in restart.arms]
-    blocks = [list(block_medians(restart.arms[arm].windows).values()) for restart in both]
-    medians = [float(np.median(found)) for found in blocks if found]
-    modes = two_modes(medians) if medians and min(medians) > 0 else None
-    ratios = restart_log_ratios(both, arm, other, "p50")
-    if modes is None or len(ratios) < 2:
+    medians = [
+        {name: float(np.median(steps)) for name, life in restart.arms.items() if len(steps := pooled_samples(life))}
+        for restart in restarts
+    ]
+    both = [found for found in medians if found.get(arm, 0.0) > 0 and len(found) > 1 and min(found.values()) > 0]
+    modes = two_modes([found[arm] for found in both])
+    if modes is None:
         return None
-    return modes if float(np.std(ratios)) > math.log(modes[1] / modes[0]) / 4 else None
+    middle = math.sqrt(modes[0] * modes[1])
+    slow = [found for found in both if found[arm] > middle]
+    fast = [found for found in both if found[arm] <= middle]
+
+    def moved(name: str) -> float | None:
+        logs = [[math.log(found[name]) for found in group if name in found] for group in (slow, fast)]
+        return float(np.mean(logs[0]) - np.mean(logs[1])) if all(logs) else None
+
+    flip = moved(arm)
+    others = [
+        shift for name in {name for found in both for name in found} - {arm} if (shift := moved(name)) is not None
+    ]
+    assert flip is not None
+    return modes if others and float(np.median(others)) < SHARED_FLIP * flip else None

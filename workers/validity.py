@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from farm.model import ArmTiming, Restart, Side, Validity, Window, unpack_ns
-from farm.statistics import counted, pooled_samples, two_modes
+from farm.statistics import arm_modes, counted, pooled_samples
 from workers.watch import Watch
 
 __all__ = ["against_restart", "validity_of"]
@@ -47,8 +47,6 @@ TREND_LIMIT = 0.15
 TREND_RANK = 0.8
 #: Fewest restarts that can show a trend.
 TREND_FROM = 6
-#: An arm's flip is the machine's where the other arms move with it by at least this share, in log.
-SHARED_FLIP = 0.5
 
 
 def against_restart(restart: Restart, cores: int | None = None) -> str:
@@ -181,8 +179,9 @@ def _against(arm: str, restarts: Sequence[Restart]) -> list[str]:
     for restart in restarts:
         if arm in restart.arms:
             faults = _faults(restart.arms[arm], len(restart.cores) or os.cpu_count() or 1) | faults
-    modes = _modes(arm, restarts)
-    return [*found, *faults.values(), *([modes] if modes else [])]
+    modes = arm_modes(restarts, arm)
+    flips = [f"two modes from process to process: {modes[0] / 1e6:.4g} ms and {modes[1] / 1e6:.4g} ms"] if modes else []
+    return [*found, *faults.values(), *flips]
 
 
 def _faults(life: ArmTiming, cores: int) -> dict[str, str]:
@@ -213,36 +212,3 @@ def _faults(life: ArmTiming, cores: int) -> dict[str, str]:
         clocks = f"{device / 1e6:.0f} ms, the wall clock {beside / 1e6:.0f} ms"
         found["device"] = f"device not synchronised: its own clock counts {clocks}"
     return found
-
-
-def _modes(arm: str, restarts: Sequence[Restart]) -> str:
-    """Return that an arm's processes fall into two modes which are its own, "" where they do not (CASES.md M1, M3).
-
-    A machine that changes speed moves all arms of a restart together, and leaves their ratio alone: a flip counts as
-    the arm's where the others, in the same restarts, move by less than `SHARED_FLIP` of it.
-    """
-    medians = [
-        {name: float(np.median(samples)) for name, life in restart.arms.items() if len(samples := pooled_samples(life))}
-        for restart in restarts
-    ]
-    both = [found for found in medians if found.get(arm, 0.0) > 0 and len(found) > 1 and min(found.values()) > 0]
-    modes = two_modes([found[arm] for found in both])
-    if modes is None:
-        return ""
-    middle = math.sqrt(modes[0] * modes[1])
-    slow = [found for found in both if found[arm] > middle]
-    fast = [found for found in both if found[arm] <= middle]
-    flip = _mean_log(slow, arm) - _mean_log(fast, arm)
-    others = {name for found in both for name in found} - {arm}
-    moved = [
-        _mean_log(slow, other) - _mean_log(fast, other)
-        for other in others
-        if any(other in found for found in slow) and any(other in found for found in fast)
-    ]
-    if not moved or float(np.median(moved)) >= SHARED_FLIP * flip:
-        return ""
-    return f"two modes: {modes[0] / 1e6:.4g} ms in {len(fast)} restarts, {modes[1] / 1e6:.4g} ms in {len(slow)}"
-
-
-def _mean_log(restarts: Sequence[Mapping[str, float]], arm: str) -> float:
-    return float(np.mean([math.log(found[arm]) for found in restarts if arm in found]))
