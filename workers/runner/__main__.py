@@ -30,6 +30,7 @@ def main() -> None:
 def serve(channel: Any) -> None:
     """Answer every request: `ok` with fields, or an outcome with a reason and the traceback."""
     from .examine import examine
+    from .memory import process_peak
     from .programs import compile_program, export_program, load_program
     from .tensors import digest_all
     from .work import Work
@@ -57,6 +58,7 @@ def serve(channel: Any) -> None:
     answers = {
         "window": lambda request: work.window(int(request["steps"])),
         "examine": lambda request: examine(work, request),
+        "process_peak": lambda request: process_peak(work),
         "compile": lambda request: compile_program(work, request),
         "export": lambda request: export_program(work, request),
         "load_exported": lambda request: load_program(work, request),

@@ -78,7 +78,8 @@ def _libraries() -> dict[str, list[str]]:
         return {"libraries": [], "stranger_libraries": []}
     paths = {line.split(maxsplit=5)[5] for line in lines if line.count("/") and len(line.split(maxsplit=5)) == 6}
     watched = sorted(path for path in paths if Path(path).name.startswith(WATCHED))
-    inside = str(Path(sys.prefix))
+    # The system tells real paths, and a home may lie behind a link.
+    inside = str(Path(sys.prefix).resolve())
     return {
         "libraries": [path.removeprefix(inside + "/") for path in watched if path.startswith(inside)],
         "stranger_libraries": [path for path in watched if not path.startswith(inside)],

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import importlib.util
 import inspect
-import itertools
 import random
-import resource
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -19,6 +15,8 @@ from typing import Any
 import torch
 
 from workloads.contract import Workload
+
+from .clock import clock_for, time_window
 
 __all__ = ["BackendUnreachable", "Work", "WorkFailed"]
 
@@ -40,6 +38,7 @@ class Work:
         self.path = request["path"]
         self.seed = int(request["seed"])
         self.device = _reach(request["device"])
+        self.clock = clock_for(self.device.type, torch)
         self.steps = 0
         torch.set_num_threads(int(request["threads"]))
         self.workload = self.fresh()
@@ -74,44 +73,14 @@ class Work:
 
     def synchronise(self) -> None:
         """Wait for the device: the engine does it, never the workload (CASES.md M6)."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-        elif self.device.type == "mps":
-            torch.mps.synchronize()
+        self.clock.synchronise()
 
     def window(self, steps: int) -> dict[str, Any]:
-        """Time ``steps`` steps (ns each), the collector off, the device synchronised around every step."""
-        stamps = [0] * (steps + 1)
-        step, synchronise = self.workload.step, self.synchronise
-        clock = time.perf_counter_ns
-        on_host = self.device.type == "cpu"
-        # What is alive now stays alive: frozen, it is not walked again before every window (0.3 s with Dynamo loaded).
-        gc.collect()
-        gc.freeze()
-        gc.disable()
-        index = 0
+        """Time ``steps`` steps (ns each) by the device's clock."""
         try:
-            faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-            cpu = time.process_time_ns()
-            synchronise()
-            stamps[0] = clock()
-            for index in range(1, steps + 1):
-                step()
-                if not on_host:
-                    synchronise()
-                stamps[index] = clock()
-            cpu = time.process_time_ns() - cpu
-            faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+            return time_window(self.clock, self.workload.step, steps)
         finally:
-            gc.enable()
-            self.steps += index
-        durations = [after - before for before, after in itertools.pairwise(stamps)]
-        return {
-            "steps_ns": b"".join(duration.to_bytes(8, "little") for duration in durations),
-            "wall_ns": stamps[-1] - stamps[0],
-            "cpu_ns": cpu,
-            "minor_faults": faults,
-        }
+            self.steps += self.clock.reached
 
 
 def _load(reference: str) -> type[Workload]:
