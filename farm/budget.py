@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.model import Backend, Calibration, Cell, Gate, Host, Measuring
-from farm.power import MOST_RESTARTS, expected_restarts, resolvable, restarts_needed, stretched
+from farm.power import FOUND, MOST_RESTARTS, expected_restarts, resolvable, restarts_needed, stretched
 
 __all__ = [
     "Need",
@@ -17,6 +17,7 @@ __all__ = [
     "fitted",
     "minutes",
     "need_words",
+    "needed",
     "percent",
     "resolved",
     "restart_s",
@@ -80,9 +81,19 @@ def restart_s(measuring: Measuring, arms: int = 2, calibration: Calibration | No
     return beside * arms / 2 + measuring.restart_s
 
 
-def resolved(calibration: Calibration, measuring: Measuring) -> float:
+def needed(
+    limit: float, measuring: Measuring, calibration: Calibration, arms: int = 2
+) -> tuple[int, float] | tuple[None, float]:
+    """Return the restarts and the seconds in which a clean cell has passed ``limit``; None and infinity for never."""
+    restarts = restarts_needed(limit, sd_at(calibration, measuring, arms), measuring.looks, measuring.alpha)
+    if restarts is None:
+        return None, math.inf
+    return restarts, restarts * SLACK * restart_s(measuring, arms, calibration)
+
+
+def resolved(calibration: Calibration, measuring: Measuring, chance: float = FOUND) -> float:
     """Return the smallest ratio that a cell of two arms resolves on that machine, 1.012: see `power.resolvable`."""
-    return resolvable(sd_at(calibration, measuring), measuring.looks, measuring.alpha)
+    return resolvable(sd_at(calibration, measuring), measuring.looks, measuring.alpha, chance)
 
 
 # -- what a cell is given ------------------------------------------------------------------------------------------
@@ -100,16 +111,12 @@ def fitted(
     if limit is None or not machines:
         return measuring, []
     each_s = {name: SLACK * restart_s(measuring, arms, found) for name, found in machines.items()}
-    needed = {
-        name: restarts_needed(limit, sd_at(found, measuring, arms), measuring.looks, measuring.alpha)
-        for name, found in machines.items()
-    }
+    wanted = {name: needed(limit, measuring, found, arms) for name, found in machines.items()}
     if ceiling_s is not None and ceiling_s > measuring.budget_s:
-        measuring = _grown(measuring, ceiling_s, max(each_s.values()), [count for count in needed.values() if count])
+        measuring = _grown(measuring, ceiling_s, max(each_s.values()), [n for n, _ in wanted.values() if n])
     last, budget_s = max(measuring.looks), measuring.budget_s
     unmet = []
-    for name, count in needed.items():
-        seconds = count * each_s[name] if count else math.inf
+    for name, (count, seconds) in wanted.items():
         if count is None or count > last or seconds > budget_s:
             unmet.append(Need(name, limit, seconds, min(budget_s, last * each_s[name])))
     return measuring, unmet
