@@ -13,7 +13,7 @@ from tabulate import tabulate
 
 from cli.following import display
 from farm.broker.client import CellState
-from farm.budget import minutes, needed, percent, resolved, restart_s
+from farm.budget import minutes, needed, percent_apart, resolved, restart_s
 from farm.errors import UsageError
 from farm.matrix import Matrix, load_matrix
 from farm.model import Calibration, Progress
@@ -103,7 +103,7 @@ def describe(found: Calibration, matrix: Matrix, before: Calibration | None = No
     facts = [
         ("A/A ratio of medians", f"{found.ratio:.4f} [{found.low:.4f}, {found.high:.4f}]"),
         ("noise", f"{found.sd:.2%} from restart to restart (between {low:.2%} and {high:.2%})".replace("%", " %")),
-        ("noise floor", f"{percent(floor)}: 97.5 % of A/A cells of {found.restarts} restarts stay within it"),
+        ("noise floor", f"{percent_apart(floor)}: 97.5 % of A/A cells of {found.restarts} restarts stay within it"),
     ]
     if before is not None:
         facts.append(("before", f"noise {before.sd * 100:.2f} % on {before.measured[:10]}, {before.release}"))
@@ -131,8 +131,8 @@ def _suite_rows(found: Calibration, matrix: Matrix) -> list[list[str]]:
             name,
             " or ".join(map(str, dict.fromkeys((measuring.looks[0], measuring.looks[-1])))).replace(" or ", " to "),
             minutes(measuring.looks[-1] * restart_s(measuring, 2, found)),
-            percent(resolved(found, measuring, 0.80)),
-            percent(resolved(found, measuring)),
+            percent_apart(resolved(found, measuring, 0.80)),
+            percent_apart(resolved(found, measuring)),
         ]
         for name, measuring in matrix.suites.items()
     ]
@@ -140,7 +140,7 @@ def _suite_rows(found: Calibration, matrix: Matrix) -> list[list[str]]:
 
 def _limit_words(limit: float, found: Calibration, matrix: Matrix) -> str:
     restarts, seconds = needed(limit, matrix.suite(SUITE), found)
-    return f"{percent(limit)} on this machine needs {minutes(seconds)} a cell ({restarts} restarts)"
+    return f"{percent_apart(limit)} on this machine needs {minutes(seconds)} a cell ({restarts} restarts)"
 
 
 def warnings_of(found: Calibration) -> list[str]:
@@ -151,7 +151,7 @@ def warnings_of(found: Calibration) -> list[str]:
         shown = f"[{found.low:.4f}, {found.high:.4f}]"
         said.append(f"the A/A interval {shown} does not hold 1: one release differs from itself here; {again}")
     if found.high / found.low > WIDEST:
-        wide = percent(found.high / found.low)
+        wide = percent_apart(found.high / found.low)
         said.append(f"the A/A interval is {wide} wide, and a machine is fit to measure up to 2 %; {again}")
     return said
 

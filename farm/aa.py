@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from farm.budget import percent, tightest
+from farm.budget import percent_apart, tightest
 from farm.model import Cell, CellResult, CellVerdicts, FalseAlarms, Gate, Plan, Side, Status, Tier, Verdict
 from farm.power import noise_fence
 from farm.statistics import Interval, Quantity, counted, ratio_interval
@@ -112,7 +112,7 @@ def aa_alarms(plan: Plan, results: Mapping[str, CellResult], verdicts: Iterable[
         reach = max(seen.low, seen.high, key=lambda bound: abs(math.log(bound)))
         said.append(
             f"{where} reads {_change(seen.value)} [{_change(seen.low)}, {_change(seen.high)}] with one release in both "
-            f"arms; believe no figure of this machine below {percent(reach)}"
+            f"arms; believe no figure of this machine below {percent_apart(reach)}"
         )
     return said
 
@@ -132,8 +132,8 @@ def unstable_cells(
         fence = noise_fence(result.noise)
         if fence is not None and _beyond(fence, limit):
             found[cell.id] = (
-                f"{len(result.noise)} A/A ratios on {result.host.name} reach to {percent(fence)}, "
-                f"beyond the limit of {percent(limit)}"
+                f"{len(result.noise)} A/A ratios on {result.host.name} reach to {percent_apart(fence)}, "
+                f"beyond the limit of {percent_apart(limit)}"
             )
     return found
 

@@ -18,7 +18,7 @@ __all__ = [
     "minutes",
     "need_words",
     "needed",
-    "percent",
+    "percent_apart",
     "resolved",
     "restart_s",
     "sd_at",
@@ -141,7 +141,7 @@ def need_words(needs: Iterable[Need]) -> list[str]:
         if key not in worst or need.seconds > worst[key].seconds:
             worst[key] = need
     return [
-        f"{need.host}: {percent(need.limit)} "
+        f"{need.host}: {percent_apart(need.limit)} "
         + (f"needs {minutes(need.seconds)} a cell" if math.isfinite(need.seconds) else "cannot be settled at all")
         + f", the suite gives {minutes(need.given_s)}: expect 'inconclusive' there"
         for need in worst.values()
@@ -182,6 +182,6 @@ def minutes(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 600 else f"{seconds / 60:.1f} min".replace(".0 ", " ")
 
 
-def percent(ratio: float) -> str:
+def percent_apart(ratio: float) -> str:
     """Return how far ``ratio`` is from 1: "3 %", "1.25 %"."""
     return f"{abs(ratio - 1) * 100:.3g} %"
