@@ -10,6 +10,7 @@ from farm.model import Backend, Calibration, Cell, Gate, Host, Measuring
 from farm.power import FOUND, MOST_RESTARTS, expected_restarts, resolvable, restarts_needed, stretched
 
 __all__ = [
+    "CALIBRATED",
     "Need",
     "calibrations_for",
     "cell_s",
