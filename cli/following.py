@@ -16,7 +16,7 @@ from rich.table import Table
 from farm.broker.client import CellState, FarmClient
 from farm.model import Progress, RunState
 
-__all__ = ["follow"]
+__all__ = ["Display", "display", "follow"]
 
 POLL_S = 0.5
 #: Without a terminal a line is written when something changes, and at least this often.
@@ -24,7 +24,9 @@ QUIET_S = 15.0
 OVER = ("done", "failed")
 
 
-class _Display(Protocol):
+class Display(Protocol):
+    """Shows where the cells of a run stand."""
+
     def show(self, cells: Sequence[CellState], progress: Sequence[Progress]) -> None: ...
 
 
@@ -36,11 +38,11 @@ def follow(
     ``check`` raises where a part of the farm that we started has died.
     """
     began = time.monotonic()
-    with _display(began) as display:
+    with display(began) as shown:
         while True:
             check()
             state = client.state(run_id)
-            display.show(client.cells(run_id), client.progress(run_id))
+            shown.show(client.cells(run_id), client.progress(run_id))
             if state in (RunState.COMPLETE, RunState.INCOMPLETE):
                 return state
             if deadline_s is not None and time.monotonic() - began > deadline_s:
@@ -49,7 +51,8 @@ def follow(
 
 
 @contextmanager
-def _display(began: float) -> Iterator[_Display]:
+def display(began: float) -> Iterator[Display]:
+    """Show on the terminal what is told of cells since ``began`` (monotonic), or write lines where there is none."""
     if not sys.stderr.isatty():
         yield _Lines(began)
         return
@@ -98,7 +101,8 @@ class _Lines:
                 state, restart, ratio, limit, left = _columns(entry)
                 parts = [state]
                 parts += [f"restart {restart}"] if restart else []
-                parts += [f"p50 ratio {ratio}, limit {limit}"] if ratio else []
+                parts += [f"p50 ratio {ratio}"] if ratio else []
+                parts += [f"limit {limit}"] if limit else []
                 parts += [f"about {left} left"] if left else []
                 self._say(cells, now, entry.cell_id, ", ".join(parts))
 

@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "submit": ("cli.submit", "Compare a candidate with a baseline and decide."),
     "report": ("cli.report", "Print a run's decisions again, or write its page."),
     "plan": ("cli.plan", "Show what a submission would measure, without measuring."),
+    "calibrate": ("cli.calibrate", "Measure how noisy this machine is and what it can resolve."),
     "status": ("cli.status", "List runs, queues and workers."),
     "watch": ("cli.watch", "Follow a run until it is complete."),
     "up": ("cli.up", "Run a coordinator: server and aggregator."),

@@ -6,10 +6,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from farm.accusations import FALSE_SHARE
 from farm.model import Backend, Calibration, Cell, Gate, Host, Measuring
-from farm.power import MOST_RESTARTS, expected_restarts, resolvable, restarts_needed, stretched
+from farm.power import FOUND, MOST_RESTARTS, expected_restarts, resolvable, restarts_needed, stretched
 
 __all__ = [
+    "CALIBRATED",
     "Need",
     "calibrations_for",
     "cell_s",
@@ -17,7 +19,8 @@ __all__ = [
     "fitted",
     "minutes",
     "need_words",
-    "percent",
+    "needed",
+    "percent_apart",
     "resolved",
     "restart_s",
     "sd_at",
@@ -31,8 +34,6 @@ CALIBRATED: Backend = "cpu"
 BETWEEN = 0.32**2 / (0.32**2 + 0.27**2)
 #: An unsteady restart is measured half as long again, and some are.
 SLACK = 1.2
-#: The share of accusations of a run that may be false (Benjamini & Hochberg, 1995).
-FALSE_ACCUSATIONS = 0.05
 #: A restart beside its windows, with two arms, where no calibration says it: 2.0 to 2.4 s on two shared cores.
 START_S = 2.3
 #: An arm's examination, and its compilations and exports where they are asked for (2 and 25 s on two shared cores).
@@ -80,9 +81,19 @@ def restart_s(measuring: Measuring, arms: int = 2, calibration: Calibration | No
     return beside * arms / 2 + measuring.restart_s
 
 
-def resolved(calibration: Calibration, measuring: Measuring) -> float:
+def needed(
+    limit: float, measuring: Measuring, calibration: Calibration, arms: int = 2
+) -> tuple[int, float] | tuple[None, float]:
+    """Return the restarts and the seconds in which a clean cell has passed ``limit``; None and infinity for never."""
+    restarts = restarts_needed(limit, sd_at(calibration, measuring, arms), measuring.looks, measuring.alpha)
+    if restarts is None:
+        return None, math.inf
+    return restarts, restarts * SLACK * restart_s(measuring, arms, calibration)
+
+
+def resolved(calibration: Calibration, measuring: Measuring, chance: float = FOUND) -> float:
     """Return the smallest ratio that a cell of two arms resolves on that machine, 1.012: see `power.resolvable`."""
-    return resolvable(sd_at(calibration, measuring), measuring.looks, measuring.alpha)
+    return resolvable(sd_at(calibration, measuring), measuring.looks, measuring.alpha, chance)
 
 
 # -- what a cell is given ------------------------------------------------------------------------------------------
@@ -100,16 +111,12 @@ def fitted(
     if limit is None or not machines:
         return measuring, []
     each_s = {name: SLACK * restart_s(measuring, arms, found) for name, found in machines.items()}
-    needed = {
-        name: restarts_needed(limit, sd_at(found, measuring, arms), measuring.looks, measuring.alpha)
-        for name, found in machines.items()
-    }
+    wanted = {name: needed(limit, measuring, found, arms) for name, found in machines.items()}
     if ceiling_s is not None and ceiling_s > measuring.budget_s:
-        measuring = _grown(measuring, ceiling_s, max(each_s.values()), [count for count in needed.values() if count])
+        measuring = _grown(measuring, ceiling_s, max(each_s.values()), [n for n, _ in wanted.values() if n])
     last, budget_s = max(measuring.looks), measuring.budget_s
     unmet = []
-    for name, count in needed.items():
-        seconds = count * each_s[name] if count else math.inf
+    for name, (count, seconds) in wanted.items():
         if count is None or count > last or seconds > budget_s:
             unmet.append(Need(name, limit, seconds, min(budget_s, last * each_s[name])))
     return measuring, unmet
@@ -134,7 +141,7 @@ def need_words(needs: Iterable[Need]) -> list[str]:
         if key not in worst or need.seconds > worst[key].seconds:
             worst[key] = need
     return [
-        f"{need.host}: {percent(need.limit)} "
+        f"{need.host}: {percent_apart(need.limit)} "
         + (f"needs {minutes(need.seconds)} a cell" if math.isfinite(need.seconds) else "cannot be settled at all")
         + f", the suite gives {minutes(need.given_s)}: expect 'inconclusive' there"
         for need in worst.values()
@@ -147,7 +154,7 @@ def confirming_restarts(cells: int, looks: Sequence[int]) -> int:
     Look and repeat together must be able to reject one clear case among all cells by Benjamini and Hochberg: the exact
     test of n restarts reaches 2**-n, which has to be as small as q / cells. At least as many as the first look has.
     """
-    together = math.ceil(math.log2(max(cells, 1) / FALSE_ACCUSATIONS))
+    together = math.ceil(math.log2(max(cells, 1) / FALSE_SHARE))
     return max(min(looks), together - min(looks))
 
 
@@ -175,6 +182,6 @@ def minutes(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 600 else f"{seconds / 60:.1f} min".replace(".0 ", " ")
 
 
-def percent(ratio: float) -> str:
+def percent_apart(ratio: float) -> str:
     """Return how far ``ratio`` is from 1: "3 %", "1.25 %"."""
     return f"{abs(ratio - 1) * 100:.3g} %"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from farm.aa import aa_alarms, count_false_alarms, unstable_cells
 from farm.accusations import withhold
 from farm.decision import PRECEDENCE, RowKey, decide_row, worst
 from farm.gates import GateQuestion, judge_gate
@@ -29,7 +30,7 @@ from farm.model import (
     Tier,
     TierDecision,
 )
-from farm.statistics import ratio_interval
+from farm.statistics import counted, ratio_interval
 
 __all__ = ["falls_short", "judge"]
 
@@ -43,18 +44,23 @@ def judge(evidence: Evidence) -> Judgement:
     """Return what ``evidence`` says under the limits that its own plan froze."""
     plan = evidence.plan
     results = _counted(evidence)
-    alarms = _alarms(plan.cells, results)
     verdicts: list[CellVerdicts] = []
+    controls: list[CellVerdicts] = []
     known: dict[str, dict[tuple[str, ...], Any]] = {cell.id: {} for cell in plan.cells}
     for tier in plan.tiers:
         for cell in plan.cells:
-            if cell.kind == "measure" and _concerns(tier, cell):
-                verdicts += _cell_verdicts(evidence, results, cell, tier, known[cell.id])
+            if cell.kind != "rehearsal" and _concerns(tier, cell):
+                judged = _cell_verdicts(evidence, results, cell, tier, known[cell.id])
+                (controls if cell.kind == "aa" else verdicts).extend(judged)
     verdicts = withhold(verdicts, results, {cell.id for cell in plan.cells if cell.measuring.confirming})
+    false_alarms = count_false_alarms(plan, results, [*verdicts, *controls])
+    asymmetry = _asymmetry(plan.cells, results)
+    # A machine that accuses a release of being itself may accuse another one as well.
+    alarmed = bool(asymmetry) or (false_alarms is not None and false_alarms.failed > 0)
     rows: list[DecisionRow] = []
     tiers: list[TierDecision] = []
     for tier in plan.tiers:
-        found = _rows(verdicts, tier, plan, alarmed=bool(alarms))
+        found = _rows(verdicts, tier, plan, alarmed=alarmed)
         untested = _untested_rows(plan, tier, found)
         rows += [*found, *untested]
         tiers.append(_tier_decision(tier, found, untested))
@@ -63,10 +69,14 @@ def judge(evidence: Evidence) -> Judgement:
         plan_digest=plan.plan_digest,
         matrix_digest=plan.matrix_digest,
         coverage=_coverage(evidence, results),
-        cells=tuple(verdicts),
+        cells=(*verdicts, *controls),
         rows=tuple(rows),
         tiers=tuple(tiers),
-        alarms=tuple(alarms),
+        alarms=(*asymmetry, *aa_alarms(plan, results, [*verdicts, *controls])),
+        false_alarms=false_alarms,
+        unstable=unstable_cells(
+            plan, results, {cell.id: [tier for tier in plan.tiers if _concerns(tier, cell)] for cell in plan.cells}
+        ),
     )
 
 
@@ -111,6 +121,10 @@ def _cell_verdicts(
     )
     gates = [*cell.gates] + ([Gate.COMPILE_EXPORT] if Gate.COMPILE_EXPORT not in cell.gates else [])
     gates = [gate for gate in Gate if gate in gates or (gate is Gate.ROLLBACK and rehearsal) or gate in tier.required]
+    if cell.kind == "aa":
+        # It is asked for false accusations, and for nothing that a decision could rest on.
+        gates = list(cell.gates)
+    one_wheel = None if cell.kind == "aa" else _one_wheel(evidence.plan, cell)
     found = []
     for question, arm, reference in _pairs(cell):
         asked = GateQuestion(
@@ -138,7 +152,7 @@ def _cell_verdicts(
                 reference=reference,
                 tier=tier.name,
                 caveats=cell.caveats,
-                broken_control=cell.broken_control or _one_wheel(evidence.plan, cell),
+                broken_control=cell.broken_control or one_wheel,
                 verdicts=tuple(judge_gate(gate, asked) for gate in gates),
             )
         )
@@ -295,14 +309,15 @@ def _valid(result: CellResult) -> bool:
     return result.validity.valid and not against and not implausible(result.restarts, sides)
 
 
-def _alarms(cells: Iterable[Cell], results: Mapping[str, CellResult]) -> list[str]:
+def _asymmetry(cells: Iterable[Cell], results: Mapping[str, CellResult]) -> list[str]:
     """Return the asymmetry alarm: many cells changed and all the same way points at the set-up, not the release."""
     slower = faster = 0
     for cell in cells:
         result = results.get(cell.id)
         if result is None or cell.kind != "measure" or not _valid(result):
             continue
-        interval = ratio_interval(result.restarts, Side.CANDIDATE, Side.BASELINE, "p50", cell.measuring.alpha)
+        restarts = counted(result.restarts)
+        interval = ratio_interval(restarts, Side.CANDIDATE, Side.BASELINE, "p50", cell.measuring.alpha)
         if interval is not None and interval.bounded and math.isfinite(interval.high):
             slower += interval.low > 1.0
             faster += interval.high < 1.0

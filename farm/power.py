@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from farm.statistics import _signed_rank_distribution
+from farm.statistics import signed_rank_distribution
 
 __all__ = [
     "FOUND",
@@ -129,7 +129,7 @@ def _sessions(looks: tuple[int, ...], alpha: float) -> tuple[np.ndarray, np.ndar
     high = np.full((len(looks), SESSIONS), np.inf, dtype=np.float32)
     for place, count in enumerate(looks):
         # The same rank as farm.statistics.signed_rank_interval takes: P(W+ <= rank - 1) <= alpha.
-        rank = int(np.searchsorted(np.cumsum(_signed_rank_distribution(count)), alpha * (1 + 1e-12), side="right"))
+        rank = int(np.searchsorted(np.cumsum(signed_rank_distribution(count)), alpha * (1 + 1e-12), side="right"))
         if rank == 0:
             continue
         walsh = _walsh(restarts[:, :count])

@@ -30,6 +30,7 @@ __all__ = [
     "ratio_interval",
     "restart_log_ratios",
     "settled",
+    "signed_rank_distribution",
     "signed_rank_interval",
     "signed_rank_p_value",
     "two_modes",
@@ -86,7 +87,7 @@ def signed_rank_interval(values: Sequence[float], alpha: float) -> tuple[float, 
     n = len(values)
     if n == 0 or n < least_restarts(alpha):
         return None
-    cumulative = np.cumsum(_signed_rank_distribution(n))
+    cumulative = np.cumsum(signed_rank_distribution(n))
     k = int(np.searchsorted(cumulative, alpha * (1 + 1e-12), side="right"))
     walsh = np.sort(_walsh(values))
     return float(walsh[k - 1]), float(walsh[-k])
@@ -110,11 +111,11 @@ def signed_rank_p_value(values: Sequence[float], beyond: float) -> float:
     ordered = np.sort(sizes)
     ranks = (np.searchsorted(ordered, sizes, "left") + 1 + np.searchsorted(ordered, sizes, "right")) / 2
     statistic = math.floor(float(ranks[moved > 0].sum()))
-    return float(_signed_rank_distribution(len(moved))[statistic:].sum())
+    return float(signed_rank_distribution(len(moved))[statistic:].sum())
 
 
 @lru_cache(maxsize=64)
-def _signed_rank_distribution(n: int) -> np.ndarray:
+def signed_rank_distribution(n: int) -> np.ndarray:
     """Return P(W+ = w) for w = 0 … n(n+1)/2 under symmetry, by convolution."""
     counts = np.ones(1)
     for rank in range(1, n + 1):

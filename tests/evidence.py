@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from farm.aa import aa_cells
 from farm.gates import GateQuestion
 from farm.model import (
     Arm,
@@ -101,6 +102,12 @@ def rehearsal_cell(capability: str = "cpu") -> Cell:
     """Return the cell in which the way back of a capability is walked."""
     made = cell("rollback", "control", capability=capability, gates=(Gate.ROLLBACK,))
     return made.model_copy(update={"kind": "rehearsal"})
+
+
+def aa_cell(of: Cell) -> Cell:
+    """Return the cell that measures the baseline of ``of`` against itself."""
+    (found,) = aa_cells([of], 0.1, seed=7)
+    return found
 
 
 def tier(name: str = "serving", **more: Any) -> Tier:
@@ -243,7 +250,7 @@ def result(
         "host": HOST,
         "started": "2026-07-01T10:00:00+00:00",
         "validity": Validity(valid=True),
-        "restarts": restarts(given) if of.kind == "measure" else (),
+        "restarts": restarts(given) if of.kind != "rehearsal" else (),
         "wall_ns": 40 * 10**9,
         "stopped_because": "restarts used up",
     }

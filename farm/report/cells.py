@@ -6,7 +6,9 @@ import shlex
 from collections import Counter
 from dataclasses import dataclass
 
+from farm.budget import percent_apart
 from farm.model import Arm, ArmResult, Cell, CellResult, Comparison, Evidence, Judgement, Rehearsal
+from farm.power import noise_fence
 from farm.report.environments import EnvironmentView, environment_views
 from farm.report.pairs import PairView, pair_views
 from farm.report.text import anchor, fact, mebibytes, percent, plural, seconds
@@ -52,6 +54,8 @@ class CellView:
     state: str
     """"valid", "invalid: …" or "no result: …"."""
     state_chip: str
+    heading: str
+    """"Cell", "A/A cell", "Rehearsal"."""
     overhead: str
     pairs: tuple[PairView, ...]
     arms: tuple[ArmView, ...]
@@ -82,6 +86,7 @@ def cell_view(evidence: Evidence, judgement: Judgement, cell: Cell) -> CellView:
         kind=cell.kind,
         state=state,
         state_chip=chip,
+        heading={"measure": "Cell", "aa": "A/A cell", "rehearsal": "Rehearsal"}[cell.kind],
         overhead=_overhead(result) if result else "",
         pairs=pair_views(judgement, cell, result, evidence.plan.tiers),
         arms=tuple(_arm_view(arm, result) for arm in cell.arms),
@@ -224,7 +229,10 @@ def _measuring(cell: Cell, result: CellResult | None) -> Rows:
         ("threads", str(asked.threads)),
     ]
     if result is not None:
+        fence = noise_fence(result.noise)
+        history = f"{plural(len(result.noise), 'A/A ratio')} on record" if result.noise else ""
         rows += [
+            ("own noise", f"{history}, reaching to {percent_apart(fence)}" if fence is not None else history),
             ("restarts", _restarts(result)),
             ("stopped because", result.stopped_because),
             ("overhead", _overhead(result)),

@@ -33,6 +33,8 @@ def _head(view: ReportView) -> list[str]:
         f"Asked: {_plain(view.asked)}.",
         f"**{_plain(view.coverage)}**",
         _bullets([*untested, *(f"no result: {line}" for line in view.unfinished)]),
+        _plain(view.false_alarms),
+        _bullets(f"unstable: {line}" for line in view.unstable),
         _bullets(f"**alarm**: {alarm}" for alarm in view.alarms),
         _table(("tier", "decision", "why", "keep apart"), tiers),
     ]
@@ -57,7 +59,7 @@ def _decisions(view: ReportView) -> list[str]:
 
 
 def _cell(evidence: Evidence, cell: CellView) -> list[str]:
-    parts = [f"## Cell {_plain(cell.id)}", _plain(cell.state)]
+    parts = [f"## {cell.heading} {_plain(cell.id)}", _plain(cell.state)]
     for pair in cell.pairs:
         rows = [(v.gate, v.status, v.tiers, v.required_by, "; ".join(v.figures), v.reason) for v in pair.verdicts]
         parts += [

@@ -85,6 +85,8 @@ def arm_samples(result: CellResult, arm: str) -> Samples:
 
 
 def _title(question: Question, arm: str, reference: str, cell: Cell) -> str:
+    if cell.kind == "aa":
+        return "A/A: the baseline against itself, so that whatever is found is noise; it decides nothing"
     if question is Question.VERSION:
         paths = list(dict.fromkeys(one.path for one in cell.arms if one.name in (arm, reference)))
         what = "the old path on both releases" if len(paths) == 1 else f"path {paths[1]} against path {paths[0]}"

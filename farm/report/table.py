@@ -14,10 +14,12 @@ from farm.report.view import (
     backend_views,
     coverage_head,
     decision_views,
+    false_alarm_line,
     reproduce_command,
     run_facts,
     tier_views,
     unfinished_views,
+    unstable_lines,
 )
 
 __all__ = ["WIDTH", "decision_table", "summary"]
@@ -55,6 +57,8 @@ def summary(evidence: Evidence, judgement: Judgement, *, width: int | None = WID
     untested = [f"{backend.backend} ({backend.reason})" for backend in backend_views(judgement.coverage)]
     coverage += [f"untested backends: {', '.join(untested)}"] if untested else []
     coverage += [f"no result: {line}" for line in unfinished_views(evidence)]
+    coverage += [line] if (line := false_alarm_line(evidence, judgement)) else []
+    coverage += [f"unstable: {line}" for line in unstable_lines(judgement)]
     parts = [
         _lines([f"run {evidence.run_id} ({facts['state']}): {asked(evidence)}"], width),
         _lines(coverage, width),

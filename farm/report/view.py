@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from farm.aa import run_limit
+from farm.budget import percent_apart
 from farm.model import Coverage, Decision, DecisionRow, Evidence, Judgement, RunState, Side
 from farm.report.cells import CellView, cell_anchor, cell_view
 from farm.report.environments import LockView, lock_views
@@ -21,11 +23,13 @@ __all__ = [
     "coverage_head",
     "decision_views",
     "decision_words",
+    "false_alarm_line",
     "report_view",
     "reproduce_command",
     "run_facts",
     "tier_views",
     "unfinished_views",
+    "unstable_lines",
 ]
 
 
@@ -95,6 +99,9 @@ class ReportView:
     decisions: tuple[DecisionView, ...]
     tiers: tuple[TierView, ...]
     alarms: tuple[str, ...]
+    false_alarms: str
+    """"A/A: 0 of 2 cells accused falsely (0 of 37 on record beyond 3 %)"; "" where none was planned."""
+    unstable: tuple[str, ...]
     caveats: tuple[str, ...]
     notes: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
@@ -114,6 +121,8 @@ def report_view(evidence: Evidence, judgement: Judgement) -> ReportView:
         decisions=decision_views(judgement.rows),
         tiers=tier_views(evidence, judgement),
         alarms=judgement.alarms,
+        false_alarms=false_alarm_line(evidence, judgement),
+        unstable=unstable_lines(judgement),
         caveats=evidence.plan.caveats,
         notes=resolution_notes(evidence),
         facts=run_facts(evidence, judgement),
@@ -157,6 +166,26 @@ def coverage_head(coverage: Coverage) -> str:
         if count
     ]
     return f"{plural(coverage.cells, 'cell')}: {', '.join(parts)}"
+
+
+def false_alarm_line(evidence: Evidence, judgement: Judgement) -> str:
+    """Return how often the run accused one release of being itself, and what is on record; "" without A/A cells."""
+    found = judgement.false_alarms
+    if found is None:
+        return ""
+    if not found.cells:
+        return "A/A: no cell gave a valid answer, so nothing is known of false accusations"
+    limit = run_limit(evidence.plan)
+    record = "none on record"
+    if found.on_record and limit is not None:
+        record = f"{found.on_record_beyond} of {found.on_record} on record beyond {percent_apart(limit)}"
+    changed = f", {found.changed} read as changed" if found.changed else ""
+    return f"A/A: {found.failed} of {plural(found.cells, 'cell')} accused falsely{changed} ({record})"
+
+
+def unstable_lines(judgement: Judgement) -> tuple[str, ...]:
+    """Return a line for every cell whose own noise is wider than a limit that judges it."""
+    return tuple(f"{cell}: {history}" for cell, history in judgement.unstable.items())
 
 
 def backend_views(coverage: Coverage) -> tuple[BackendView, ...]:

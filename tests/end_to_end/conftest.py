@@ -33,6 +33,7 @@ current_baseline = "2.12"
 hardware = "one machine"
 
 [suite.smoke]
+aa_share = {aa_share}
 looks = [{looks}]
 alpha = 0.016
 window_ms = 40.0
@@ -90,12 +91,14 @@ def write_matrix(tmp_path: Path) -> Callable[..., Path]:
         restart_s: float = 0.4,
         step_timeout_s: float = 60.0,
         slack: float = 0.03,
+        aa_share: float = 0.0,
     ) -> Path:
         text = HEAD.format(
             gates=", ".join(f'"{gate}"' for gate in gates.split()),
             looks=looks,
             restart_s=restart_s,
             step_timeout_s=step_timeout_s,
+            aa_share=aa_share,
             p50=1 + slack,
             throughput=1 - slack,
         )

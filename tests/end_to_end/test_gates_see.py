@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from farm.model import Decision, Gate, Question, Status
+from farm.model import Decision, Gate, Outcome, Question, Status
 
 pytestmark = pytest.mark.torch
 
@@ -73,6 +73,24 @@ def test_five_percent_more_arithmetic_fails_latency_and_throughput_there_and_now
     assert arms == {"baseline": "as_is", "candidate": "slowed"}
     row = next(row for row in found.judgement.rows if row.workload == "slowed")
     assert (row.question, row.decision, row.decided_by) == (Question.VERSION, Decision.DEFER, Gate.LATENCY)
+
+
+def test_a_run_measures_its_baseline_against_itself_and_counts_what_that_accuses(measure: Callable) -> None:
+    found = measure(
+        {"name": "slowed", "cases": ["fp32"], "candidate_path": "slowed"},
+        gates="correctness latency throughput",
+        aa_share=0.1,
+        slack=0.2,
+    )
+    control = found.result("aa/slowed-fp32@cpu")
+    assert control.validity.valid
+    assert {arm.outcome for arm in control.arms.values()} == {Outcome.OK}
+    assert len(control.restarts) == 6
+    alarms = found.judgement.false_alarms
+    assert alarms is not None
+    assert (alarms.cells, alarms.failed) == (1, 0)
+    assert found.judgement.coverage.cells == 1
+    assert {row.cell_id for row in found.judgement.rows} == {"slowed/fp32@cpu"}
 
 
 def test_a_release_that_computes_the_same_is_no_failure_of_any_gate(measure: Callable) -> None:

@@ -16,7 +16,7 @@ from farm.budget import (
     fitted,
     minutes,
     need_words,
-    percent,
+    percent_apart,
     resolved,
     restart_s,
     sd_at,
@@ -232,4 +232,4 @@ def test_what_a_machine_resolves_grows_with_its_noise() -> None:
 
 def test_minutes_and_percents_are_as_people_say_them() -> None:
     assert [minutes(s) for s in (14.2, 60, 90, 540, 900)] == ["14 s", "1 min", "1.5 min", "9 min", "15 min"]
-    assert [percent(ratio) for ratio in (1.03, 0.97, 1.0125, 1.0)] == ["3 %", "3 %", "1.25 %", "0 %"]
+    assert [percent_apart(ratio) for ratio in (1.03, 0.97, 1.0125, 1.0)] == ["3 %", "3 %", "1.25 %", "0 %"]

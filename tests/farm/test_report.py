@@ -48,6 +48,7 @@ from farm.report.markdown import to_markdown
 from farm.report.table import decision_table, summary
 from farm.report.text import anchor, figure_text
 from farm.report.view import coverage_head, decision_views, report_view
+from tests import evidence as made
 
 HOST = Host(
     name="bench-1",
@@ -434,6 +435,58 @@ def test_markdown_from_a_hostile_reason_opens_nothing(evidence: Evidence, judgem
     rows = tuple(row.model_copy(update={"reason": hostile}) for row in judgement.rows)
     text = to_markdown(evidence, judgement.model_copy(update={"rows": rows}))
     assert "a \\| b &lt;img src=x> ![x]\\(picture)" in text
+
+
+# -- the run's own noise -------------------------------------------------------------------------------------------
+
+
+def _with_control(*noise: float, step_ms: float = 10.0) -> tuple[Evidence, Judgement]:
+    of = made.cell()
+    control = made.aa_cell(of)
+    answer = made.result(control, times={"candidate": step_ms})
+    found = made.evidence([(of, made.result(of, noise=noise)), (control, answer)], made.tier())
+    return found, judge(found)
+
+
+@pytest.mark.parametrize(
+    ("noise", "step_ms", "said"),
+    [
+        ((), 10.0, "A/A: 0 of 1 cell accused falsely (none on record)"),
+        ((1.0, 1.01, 1.04), 10.0, "A/A: 0 of 1 cell accused falsely (1 of 3 on record beyond 3 %)"),
+        ((), 10.5, "A/A: 1 of 1 cell accused falsely, 1 read as changed (none on record)"),
+    ],
+)
+def test_every_format_says_in_its_head_how_often_the_run_accused_falsely(
+    noise: tuple[float, ...], step_ms: float, said: str
+) -> None:
+    found, judged = _with_control(*noise, step_ms=step_ms)
+    for text in (summary(found, judged), to_markdown(found, judged), to_html(found, judged)):
+        assert said in text
+        assert text.count("believe no figure") == (step_ms == 10.5)
+    Page(to_html(found, judged))
+
+
+def test_a_control_is_shown_as_such_and_has_no_decision(evidence: Evidence, judgement: Judgement) -> None:
+    found, judged = _with_control()
+    assert "aa/" not in decision_table(found, judged, width=None)
+    for text in (to_markdown(found, judged), to_html(found, judged)):
+        assert "A/A cell aa/block-infer@cpu" in text
+        assert "A/A: the baseline against itself" in text
+    for text in (summary(evidence, judgement), to_markdown(evidence, judgement), to_html(evidence, judgement)):
+        assert "A/A" not in text
+
+
+def test_cells_whose_own_noise_is_wider_than_a_limit_are_listed(evidence: Evidence) -> None:
+    found, judged = _with_control(*(1.0, 1.11, 0.97, 1.04, 0.9, 1.08, 1.02, 0.93))
+    for text in (summary(found, judged, width=None), to_markdown(found, judged), to_html(found, judged)):
+        assert "unstable: block/infer@cpu: 8 A/A ratios on bench-1 reach to " in text
+    assert "8 A/A ratios on record, reaching to" in to_html(found, judged)
+
+
+def test_a_run_whose_controls_gave_nothing_says_so() -> None:
+    of = made.cell()
+    found = made.evidence([(of, made.result(of)), (made.aa_cell(of), None)], made.tier())
+    assert "A/A: no cell gave a valid answer, so nothing is known" in summary(found, judge(found), width=None)
 
 
 # -- the page ------------------------------------------------------------------------------------------------------
