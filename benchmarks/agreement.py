@@ -17,8 +17,9 @@ from benchmarks.measured import WORKS, Bench
 from benchmarks.record import STEP_TIMEOUT_S, recorded_window, steps_per_window
 from farm.model import Window, pack_ns
 from farm.statistics import block_medians
-from workers.duet import DROP_FIRST_FROM, START_TIMEOUT_S
+from workers.duet import START_TIMEOUT_S
 from workers.session import RunnerSession
+from workers.windows import DROP_FIRST_FROM
 
 #: Turns, and seconds of `torch.utils.benchmark` in each; the runner has windows for as long.
 TURNS = {"transformer": 10, "memory": 10, "slow": 4}

@@ -107,9 +107,9 @@ def duet_of(
         [reference, challenger],
         [Pair(challenger, reference, limits)],
         measuring,
-        start,
+        lambda life: start(life.arm, life.restart),
         arms,
         seed=seed,
-        progress=lambda *_: None,
+        progress=lambda _: None,
         cancelled=lambda: False,
     )

@@ -11,7 +11,7 @@ from benchmarks.measured import folder_of, order_of, plan_of
 from farm.model import Cell, Gate, Plan, Restart
 from farm.settings import Home
 from workers.cell import run_cell
-from workers.duet import Duet, Pair
+from workers.duet import Duet, Life, Pair
 from workers.environments import build
 from workers.examination import reference_of, setup_fields
 from workers.probe import probe_host
@@ -127,10 +127,10 @@ def _measured(
     environment = runner_environment(cell.control.environment_variables, folder, settled_allocator=True)
     logs: dict[tuple[int, str], _Log] = {}
 
-    def start(arm: str, restart: int) -> RunnerSession:
-        logs[restart, arm] = _Log(time.monotonic())
-        session = _Watched(pythons[arm], stage, environment, folder / f"{arm}.log")
-        session.log_of = logs[restart, arm]
+    def start(life: Life) -> RunnerSession:
+        logs[life.restart, life.arm] = _Log(time.monotonic())
+        session = _Watched(pythons[life.arm], stage, environment, folder / f"{life.arm}.log")
+        session.log_of = logs[life.restart, life.arm]
         return session
 
     references = {arm.name: reference_of(arm) for arm in cell.arms}
@@ -141,7 +141,7 @@ def _measured(
         start,
         fields,
         seed=0,
-        progress=lambda *_: None,
+        progress=lambda _: None,
         cancelled=lambda: False,
     )
     return duet.run().restarts, logs

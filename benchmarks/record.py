@@ -24,10 +24,11 @@ from benchmarks.measured import RELEASE, WORKS, Bench
 from benchmarks.neighbours import CONDITIONS, MEAN_S, neighbours
 from benchmarks.recording import ARMS, SLOW, WARM_UP, Life, Recorded, Recording
 from farm.statistics import is_steady
-from workers.duet import DROP_FIRST_FROM, SLOW_STEP_NS, START_TIMEOUT_S, VERY_SLOW_STEP_NS
+from workers.duet import START_TIMEOUT_S
 from workers.lease import machine_lease
 from workers.probe import probe_host
 from workers.session import ArmEnded, RunnerSession
+from workers.windows import DROP_FIRST_FROM, SLOW_STEP_NS, VERY_SLOW_STEP_NS
 
 __all__ = ["SHARES", "Recorder", "calibrate", "record_command"]
 

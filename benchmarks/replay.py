@@ -24,7 +24,7 @@ from benchmarks.peers import PEERS, Clocked, Peer
 from benchmarks.recording import AGAIN, BASE, SLOW, Life, Recording
 from farm.model import Measuring
 from farm.statistics import hodges_lehmann, restart_log_ratios, signed_rank_interval
-from workers.duet import DROP_FIRST_FROM
+from workers.windows import DROP_FIRST_FROM
 
 __all__ = ["Answer", "Lives", "Rates", "cell", "coverage", "peer_rates", "replay_command"]
 

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.measured import folder_of, plan_of
 from farm.model import Measuring, Side
 from farm.statistics import ratio_interval
-from workers.duet import Duet, Pair
+from workers.duet import Duet, Life, Pair
 from workers.environments import build
 from workers.examination import setup_fields
 from workers.runner_environment import runner_environment
@@ -107,8 +107,8 @@ def _interleaved(
     )
     names = [Side.BASELINE.value, Side.CANDIDATE.value]
 
-    def start(arm: str, restart: int) -> RunnerSession:
-        return RunnerSession(python, stage, environment, folder / f"{arm}-{restart}.log")
+    def start(life: Life) -> RunnerSession:
+        return RunnerSession(python, stage, environment, folder / f"{life.arm}-{life.restart}.log")
 
     duet = Duet(
         names,
@@ -117,7 +117,7 @@ def _interleaved(
         start,
         dict.fromkeys(names, fields),
         seed=seed,
-        progress=lambda *_: None,
+        progress=lambda _: None,
         cancelled=lambda: False,
     )
     interval = ratio_interval(duet.run().restarts, names[1], names[0], "p50", measuring.alpha)

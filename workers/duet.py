@@ -24,7 +24,7 @@ from workers.session import ArmEnded, RunnerSession
 from workers.surroundings import Surroundings
 from workers.windows import InArm, Windows
 
-__all__ = ["Duet", "Life", "Pair", "Standing", "Timing"]
+__all__ = ["START_TIMEOUT_S", "Duet", "Life", "Pair", "Standing", "Timing"]
 
 Purpose = Literal["judging", "confirming", "as it comes"]
 

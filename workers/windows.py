@@ -19,7 +19,7 @@ from farm.statistics import is_steady
 from workers.session import ArmEnded, RunnerSession
 from workers.surroundings import Surroundings
 
-__all__ = ["DROP_FIRST_FROM", "MAX_SAMPLES", "InArm", "WindowPlan", "Windows"]
+__all__ = ["DROP_FIRST_FROM", "MAX_SAMPLES", "SLOW_STEP_NS", "VERY_SLOW_STEP_NS", "InArm", "WindowPlan", "Windows"]
 
 #: A window with at least this many steps drops its first one: caches are cold after the switch.
 DROP_FIRST_FROM = 5
