@@ -41,7 +41,6 @@ restart_s = {restart_s}
 warmup_s = 1.5
 budget_s = 120.0
 step_timeout_s = {step_timeout_s}
-aa_share = 0.0
 
 [[tier]]
 name = "serving"
