@@ -20,7 +20,7 @@ from farm.statistics import block_medians
 from workers.duet import DROP_FIRST_FROM
 
 #: Turns of one process, and seconds of each method in one: two steps or more of the slow step.
-TURNS = {"transformer": 10, "memory": 10, "slow": 5}
+TURNS = {"transformer": 10, "memory": 10, "slow": 8}
 TURN_S = 1.0
 PROCESSES = 3
 
