@@ -127,12 +127,14 @@ class Rates:
     accused: Mapping[float, Mapping[float, float]]
 
     def time_needed(self) -> float | None:
-        """Return the least machine time at which the target's rates are reached, or None within the recording."""
-        for seconds, rates in sorted(self.accused.items()):
+        """Return the least machine time from which on the target's rates hold, or None within the recording."""
+        needed = None
+        for seconds, rates in sorted(self.accused.items(), reverse=True):
             found = all(rates[share] >= least for share, least in TARGET.items() if share)
-            if found and rates[0.0] <= TARGET[0.0]:
-                return seconds
-        return None
+            if not found or rates[0.0] > TARGET[0.0]:
+                break
+            needed = seconds
+        return needed
 
 
 @dataclass(frozen=True)

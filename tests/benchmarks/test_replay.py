@@ -91,11 +91,11 @@ def test_a_cell_ends_as_the_engine_would_end_it(ratio: float, status: str, resta
     assert (status, restarts) == (found.status, found.restarts)
 
 
-def test_the_time_needed_is_the_least_at_which_all_rates_are_reached() -> None:
+def test_the_time_needed_is_the_least_from_which_on_all_rates_hold() -> None:
     given = ((0.01, 0.99), (0.0, 0.5), (0.02, 1.0))
     good, blind, rash = ({0.0: false, 0.02: 0.1, 0.03: found, 0.05: found} for false, found in given)
-    assert Rates("any", {60.0: blind, 90.0: rash, 120.0: good, 180.0: good}).time_needed() == 120.0
-    assert Rates("any", {60.0: blind, 90.0: rash}).time_needed() is None
+    assert Rates("any", {60.0: good, 90.0: rash, 120.0: good, 180.0: good}).time_needed() == 120.0
+    assert Rates("any", {60.0: good, 90.0: blind}).time_needed() is None
 
 
 def test_a_peer_is_not_asked_for_more_time_than_was_recorded(made) -> None:
