@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.measured import RELEASE, WORKS, Bench
 from benchmarks.neighbours import CONDITIONS, MEAN_S, neighbours
 from benchmarks.recording import ARMS, SLOW, WARM_UP, Life, Recorded, Recording
-from farm.statistics import is_steady
+from farm.statistics import STEADY_WINDOWS, is_steady
 from workers.duet import START_TIMEOUT_S
 from workers.lease import machine_lease
 from workers.probe import probe_host
@@ -119,7 +119,7 @@ class Recorder:
         medians: dict[str, list[float]] = {arm: [] for arm in order}
         deadline = time.monotonic() + WARMUP_S * len(order)
         steady = dict.fromkeys(order, False)
-        while not all(steady.values()) and time.monotonic() < deadline:
+        while not all(steady.values()) and (len(medians[order[0]]) < STEADY_WINDOWS or time.monotonic() < deadline):
             for arm in order:
                 medians[arm].append(float(np.median(window(arm, WARM_UP, 1, steps).steps_ns)))
             steady = {arm: is_steady(medians[arm]) for arm in order}

@@ -23,7 +23,7 @@ from tabulate import tabulate
 from benchmarks.peers import PEERS, Clocked, Peer
 from benchmarks.recording import AGAIN, BASE, SLOW, Life, Recording
 from farm.model import Measuring
-from farm.statistics import hodges_lehmann, restart_log_ratios, signed_rank_interval
+from farm.statistics import hodges_lehmann, repeat_agrees, restart_log_ratios, signed_rank_interval
 from workers.windows import DROP_FIRST_FROM
 
 __all__ = ["Answer", "Lives", "Rates", "cell", "coverage", "peer_rates", "replay_command"]
@@ -110,12 +110,6 @@ def cell(ratios: Sequence[float], limit: float, measuring: Measuring) -> Answer:
     return Answer("inconclusive", min(len(ratios), max(measuring.looks)))
 
 
-def agrees(ratios: Sequence[float], limit: float, measuring: Measuring) -> bool:
-    """Return whether the confirming repeat accuses too, by its own interval."""
-    interval = signed_rank_interval(ratios, measuring.alpha)
-    return interval is not None and interval[0] > math.log(limit)
-
-
 # -- rates ---------------------------------------------------------------------------------------------------------
 
 
@@ -174,7 +168,11 @@ def our_rates(
             fails = answer.status == "fail"
             failed.append(spent if fails else math.inf)
             repeat = float(costs[row, -1] - costs[row, last - 1])
-            confirmed_at.append(spent + repeat if fails and agrees(again, limit, measuring) else math.inf)
+            confirmed_at.append(
+                spent + repeat
+                if fails and repeat_agrees(ratios[: answer.restarts], again, limit, measuring.alpha)
+                else math.inf
+            )
             ended.append(spent)
             statuses.append(answer.status)
             numbers.append(answer.restarts)

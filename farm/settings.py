@@ -84,6 +84,11 @@ class Home:
         return self.root / "caches"
 
     @property
+    def traces(self) -> Path:
+        """Profiler traces that are too large to travel, by digest."""
+        return self.root / "traces"
+
+    @property
     def scratch(self) -> Path:
         return self.root / "scratch"
 

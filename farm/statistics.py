@@ -18,6 +18,7 @@ import numpy as np
 from farm.model import ArmTiming, Restart, Window, unpack_ns
 
 __all__ = [
+    "STEADY_WINDOWS",
     "Interval",
     "Quantity",
     "arm_modes",
@@ -28,6 +29,7 @@ __all__ = [
     "least_restarts",
     "pooled_samples",
     "ratio_interval",
+    "repeat_agrees",
     "restart_log_ratios",
     "settled",
     "signed_rank_distribution",
@@ -221,6 +223,16 @@ def ratio_interval(
     bounds = signed_rank_interval(ratios, alpha)
     low, high = (math.exp(bounds[0]), math.exp(bounds[1])) if bounds else (0.0, math.inf)
     return Interval(math.exp(hodges_lehmann(ratios)), low, high, len(ratios))
+
+
+def repeat_agrees(first: Sequence[float], repeat: Sequence[float], limit: float, alpha: float) -> bool:
+    """Return whether a repeat confirms that ln ratios lie beyond ``limit`` (a ratio).
+
+    Its own estimate does, and the interval over first answer and repeat together still does.
+    """
+    together = signed_rank_interval([*first, *repeat], alpha)
+    beyond = math.log(limit)
+    return bool(repeat) and hodges_lehmann(repeat) > beyond and together is not None and together[0] > beyond
 
 
 def settled(interval: Interval, limit: float) -> bool:

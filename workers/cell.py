@@ -178,6 +178,7 @@ class _CellRun:
             workload=self.workload,
             start=self._start_untimed,
             start_timeout_s=START_TIMEOUT_S,
+            keep_traces=self.home.traces,
         )
         with self._phase("examine"):
             self.arms |= examiner.examine(self._living())

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from farm.model import Measuring, Window, pack_ns
-from farm.statistics import is_steady
+from farm.statistics import STEADY_WINDOWS, is_steady
 from workers.session import ArmEnded, RunnerSession
 from workers.surroundings import Surroundings
 
@@ -95,7 +95,7 @@ class Windows:
         return WindowPlan(max(DROP_FIRST_FROM, fitting), once=False)
 
     def warm_up(self, plan: WindowPlan) -> tuple[dict[str, int], dict[str, bool]]:
-        """Run windows of every arm in turn until none shows a trend, or the cap.
+        """Run windows of every arm in turn until none shows a trend, or the cap; as many at least as the rule looks at.
 
         Return the time inside them (ns) and whether it became steady, by arm.
         """
@@ -108,7 +108,9 @@ class Windows:
                 medians[arm].append(float(np.median(samples)))
                 spent[arm] += reply["wall_ns"]
             steady = {arm: is_steady(medians[arm]) for arm in self._sessions}
-            if all(steady.values()) or time.monotonic() > deadline:
+            # A slow step's cap can be over before five windows are: it would never be steady.
+            asked = all(len(seen) >= STEADY_WINDOWS for seen in medians.values())
+            if all(steady.values()) or (asked and time.monotonic() > deadline):
                 return spent, steady
 
     def measure(self, windows: dict[str, list[Window]], plan: WindowPlan, seconds: float) -> int:

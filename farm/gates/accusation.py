@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from farm.gates.question import GateQuestion
 from farm.model import Question, Status
 from farm.power import noise_fence
-from farm.statistics import Interval, Quantity, counted, least_restarts, ratio_interval
+from farm.statistics import (
+    Interval,
+    Quantity,
+    counted,
+    least_restarts,
+    ratio_interval,
+    repeat_agrees,
+    restart_log_ratios,
+)
 
 __all__ = ["Answer", "accused"]
 
@@ -49,10 +57,11 @@ def accused(asked: GateQuestion, quantity: Quantity, first: Interval, limit: flo
         seen = repeat.restarts if repeat else 0
         words = f"not confirmed: the repeat has {seen} of the {needed} restarts that it needs"
         return Answer(Status.INCONCLUSIVE, words, repeat)
-    both = [*counted(asked.result.restarts), *restarts]
-    together = ratio_interval(both, asked.arm, asked.reference, quantity, measuring.alpha)
-    assert together is not None
+    logs = [
+        restart_log_ratios(found, asked.arm, asked.reference, quantity)
+        for found in (counted(asked.result.restarts), restarts)
+    ]
     said = f"the repeat in {repeat.restarts} fresh processes says {(repeat.value - 1) * 100:+.1f} % time"
-    if repeat.value > limit and together.low > limit:
+    if repeat_agrees(logs[0], logs[1], limit, measuring.alpha):
         return Answer(Status.FAIL, f"confirmed: {said}", repeat)
     return Answer(Status.INCONCLUSIVE, f"not confirmed: {said}", repeat)

@@ -133,3 +133,11 @@ def test_what_the_machine_said_around_a_window_is_kept_with_it() -> None:
     assert (window.foreign_ns, window.stolen_ns) == (window.cpu_ns // 10, 3)
     assert (window.device_ns, window.sync_ns, window.waited_ns) == (None, 7, None)
     assert len(unpack_ns(window.steps_ns)) == 9
+
+
+@pytest.mark.parametrize("level_ms", [5.0, 800.0, 2500.0])
+def test_a_step_of_any_length_can_become_steady(level_ms: float) -> None:
+    """Five windows are looked at; a cap of 3 s an arm is over before five steps of 0.8 s are."""
+    taking = windows({"a": FakeSession(level_ms * 1e6, 1), "b": FakeSession(level_ms * 1e6, 2)}, warmup_s=1e-9)
+    _, steady = taking.warm_up(taking.plan())
+    assert steady == {"a": True, "b": True}
