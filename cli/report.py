@@ -20,15 +20,25 @@ FORMATS = ("table", "json", "markdown", "html")
 @click.command(
     "report",
     epilog="\b\nExamples:\n  farm report                                   the newest run\n"
-    "  farm report RUN --format html -o page.html\n  farm report RUN --format json | jq .tiers",
+    "  farm report RUN --format html -o page.html\n  farm report RUN --format json | jq .tiers\n"
+    "  farm report RUN --traces traces               and one profiled step of every arm, for a trace viewer",
 )
 @click.argument("run", required=False)
 @click.option("--format", "kind", type=click.Choice(FORMATS), default="table", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to a file.")
-def command(run: str | None, kind: str, as_json: bool, output: Path | None) -> None:
+@click.option(
+    "--traces",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Write Chrome traces of every arm, too.",
+)
+def command(run: str | None, kind: str, as_json: bool, output: Path | None, traces: Path | None) -> None:
     """Judge the stored evidence of RUN (by default the newest) again and print what it says."""
-    evidence = find_evidence(Home.default(), load_settings(), run)
+    home = Home.default()
+    evidence = find_evidence(home, load_settings(), run)
+    if traces is not None:
+        _write_traces(evidence, traces, home)
     text = render(evidence, judge(evidence), "json" if as_json else kind)
     if output is None:
         click.echo(text)
@@ -38,6 +48,18 @@ def command(run: str | None, kind: str, as_json: bool, output: Path | None) -> N
     except OSError as error:
         raise InfrastructureFailed(f"'{output}' cannot be written: {error.strerror}") from error
     click.echo(f"wrote {output}", err=True)
+
+
+def _write_traces(evidence: Evidence, folder: Path, home: Home) -> None:
+    from cli.traces import HOW_TO_OPEN, write_traces
+
+    written, missing = write_traces(evidence, folder, home.root / "traces")
+    for words in missing:
+        click.echo(f"no trace: {words}", err=True)
+    if written:
+        click.echo(f"wrote {len(written)} traces into {folder}; {HOW_TO_OPEN}", err=True)
+    elif not missing:
+        click.echo("no traces: no arm of this run was profiled", err=True)
 
 
 def render(evidence: Evidence, judgement: Judgement, kind: str) -> str:

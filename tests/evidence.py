@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import zstandard
 
 from farm.aa import aa_cells
 from farm.gates import GateQuestion
@@ -26,6 +28,7 @@ from farm.model import (
     LockedPackage,
     Measuring,
     Memory,
+    Operator,
     Outcome,
     Output,
     Plan,
@@ -36,6 +39,7 @@ from farm.model import (
     RunState,
     Side,
     Tier,
+    Trace,
     Validity,
     Window,
     pack_ns,
@@ -340,4 +344,14 @@ def ask(
         reference="candidate" if path else "baseline",
         tier=limits or tier(),
         rehearsal=way_back,
+    )
+
+
+def trace(*operators: Operator, content: bytes = b'{"traceEvents":[]}', travels: bool = True) -> Trace:
+    """Return one profiled step."""
+    return Trace(
+        operators=operators,
+        sha256=hashlib.sha256(content).hexdigest(),
+        size_bytes=len(content),
+        packed=zstandard.ZstdCompressor().compress(content) if travels else b"",
     )

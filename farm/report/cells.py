@@ -12,6 +12,7 @@ from farm.power import noise_fence
 from farm.report.environments import EnvironmentView, environment_views
 from farm.report.pairs import PairView, pair_views
 from farm.report.text import anchor, fact, mebibytes, percent, plural, seconds
+from farm.report.traces import OperatorsView, operators_view, trace_words
 from farm.statistics import counted
 
 __all__ = ["ArmView", "CellView", "RehearsalView", "cell_anchor", "cell_view"]
@@ -28,7 +29,7 @@ class ArmView:
     command: str
     facts: Rows
     figures: Rows
-    """Memory, compile and export, items, the path that really ran."""
+    """Memory, page faults, the trace, compile and export, items, the path that really ran."""
     outputs: tuple[tuple[str, str, str, str], ...]
     """(name, dtype and shape, against the oracle, against the reference)."""
     log_tail: str
@@ -59,6 +60,7 @@ class CellView:
     overhead: str
     pairs: tuple[PairView, ...]
     arms: tuple[ArmView, ...]
+    operators: OperatorsView | None
     environments: tuple[EnvironmentView, ...]
     question: Rows
     """Parameters and control."""
@@ -90,6 +92,7 @@ def cell_view(evidence: Evidence, judgement: Judgement, cell: Cell) -> CellView:
         overhead=_overhead(result) if result else "",
         pairs=pair_views(judgement, cell, result, evidence.plan.tiers),
         arms=tuple(_arm_view(arm, result) for arm in cell.arms),
+        operators=operators_view(cell, result) if result else None,
         environments=environment_views(evidence.plan, cell, result),
         question=_question(cell),
         host=_host(result) if result else (),
@@ -150,7 +153,16 @@ def _figures(ended: ArmResult) -> Rows:
             memory = examined.memory
             rows.append(("peak of a step", mebibytes(memory.allocator_peak_bytes)))
             rows.append(("reserved peak", mebibytes(memory.reserved_peak_bytes)))
+            rows.append(("memory outside the allocator", mebibytes(memory.outside_bytes)))
             rows.append(("process peaks", ", ".join(mebibytes(peak) for peak in memory.process_peak_bytes)))
+            if memory.allocations is not None:
+                rows.append(
+                    ("allocations of a step", f"{memory.allocations}, {mebibytes(memory.allocated_bytes)} in all")
+                )
+        if examined.faults_per_step is not None:
+            rows.append(("page faults of a step, allocator as it comes", f"{examined.faults_per_step:.1f}"))
+        if examined.trace is not None:
+            rows.append(("trace", trace_words(examined.trace)))
     if programs is not None:
         rows += [
             ("compile", f"{programs.compile_outcome} {programs.compile_reason}".strip()),

@@ -131,6 +131,20 @@ def test_a_window_times_every_step_and_nothing_between(asked: Asked) -> None:
     assert len(durations) == 9
     assert int(durations.sum()) == reply["wall_ns"]
     assert reply["minor_faults"] >= 0
+    # Nothing of the CPU is left to be waited for, and no device has a clock of its own.
+    assert reply["device_ns"] is None
+    assert 0 <= reply["sync_ns"] < 10**7
+    assert (reply["waited_ns"] is not None) == Path("/proc/self/schedstat").exists()
+
+
+def test_a_step_that_fails_in_a_window_is_told_by_its_number(asked: Asked, tmp_path: Path) -> None:
+    workload = tmp_path / "users.py"
+    # The set-up's step is the first one.
+    counted = "self.count = getattr(self, 'count', 0) + 1; assert self.count < 4, 'tired'"
+    workload.write_text(USERS_WORKLOAD.format(step=counted))
+    asked.set_up(workload)
+    with pytest.raises(ArmEnded, match=r"AssertionError: tired \(step 4\)"):
+        asked.window(9)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -280,6 +294,14 @@ def test_the_example_of_the_documentation_runs_as_it_stands(asked: Asked, tmp_pa
 def test_a_device_that_this_torch_cannot_use_is_unreachable_in_its_own_words(asked: Asked) -> None:
     with pytest.raises(ArmEnded, match=r"torch 2\.13\.0\S* cannot use 'xpu': ") as ended:
         asked.set_up("reordered_sum", "forwards", device="xpu")
+    assert ended.value.outcome is Outcome.BACKEND_UNREACHABLE
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has the device")
+def test_a_build_for_cuda_on_a_machine_without_it_never_measures_the_cpu(asked: Asked) -> None:
+    # CASES.md V8: a driver that is too old, or none, or a build that has no CUDA at all.
+    with pytest.raises(ArmEnded, match=r"torch 2\.13\.0\S* cannot use 'cuda': ") as ended:
+        asked.set_up("reordered_sum", "forwards", device="cuda")
     assert ended.value.outcome is Outcome.BACKEND_UNREACHABLE
 
 
