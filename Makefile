@@ -2,12 +2,13 @@
 # make test    set up what is needed and run the tests
 # make lint    ruff, mypy and the import rules
 # make bench   the project's own figures beside its peers'
+# make bench-peers   live noise recorded, the method and its peers replayed on it (about 100 minutes)
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench
+.PHONY: demo test lint bench bench-peers
 
 demo: $(VENV)/.ready
 	$(BIN)/farm submit --candidate 2.13 --suite smoke
@@ -23,6 +24,11 @@ lint: $(VENV)/.ready
 
 bench: $(VENV)/.ready
 	$(BIN)/python -m benchmarks
+
+bench-peers: $(VENV)/.ready
+	@$(BIN)/python -m pip --quiet --quiet --disable-pip-version-check install --require-hashes -r requirements-bench.lock
+	$(BIN)/python -m benchmarks record --plan -o recordings
+	$(BIN)/python -m benchmarks replay recordings
 
 $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
