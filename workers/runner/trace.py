@@ -65,7 +65,7 @@ def operators_of(averages: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def readable(trace: str) -> str:
-    """Return Chrome's trace without the machine's name and paths, and without the spaces, which are 30 to 40 % of it."""
+    """Return Chrome's trace without the machine's name and paths, and without the spaces, a good third of it."""
     told = json.loads(trace)
     return json.dumps({key: value for key, value in told.items() if key not in OF_THE_MACHINE}, separators=(",", ":"))
 
