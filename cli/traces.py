@@ -12,7 +12,7 @@ from farm.model import Evidence, Trace, decompress
 
 __all__ = ["HOW_TO_OPEN", "write_traces"]
 
-#: No honest trace of one step is larger: those of our workloads have 3 to 80 KB.
+#: No honest trace of one step is larger: those of our workloads have 3 to 76 KB.
 MAX_TRACE_BYTES = 256 * 1024 * 1024
 
 HOW_TO_OPEN = "open them in any viewer of Chrome's trace format, such as Perfetto or chrome://tracing"

@@ -37,10 +37,10 @@ __all__ = ["DEVICES", "Examiner", "reference_of", "setup_fields"]
 #: torch's device of a backend; ROCm's devices are named cuda (TORCH.md 11).
 DEVICES = {"cpu": "cpu", "cuda": "cuda", "rocm": "cuda", "mps": "mps", "distributed": "cpu"}
 
-#: A packed trace up to this size travels with the evidence: those of our workloads take 1 to 10 KiB.
+#: A packed trace up to this size travels with the evidence: those of our workloads take 1 to 6 KiB.
 MAX_PACKED_BYTES = 128 * 1024
-#: How hard traces are pressed: they are JSON and written once, and 19 takes 0.1 s for a megabyte.
-PACKING_LEVEL = 19
+#: A trace of 3 MB becomes 115 KB in 0.03 s at this level, and 84 KB in 2.1 s at 19.
+PACKING_LEVEL = 10
 #: Fresh processes that tell their peak, where a process cannot reset its own mark.
 PEAK_PROCESSES = 3
 

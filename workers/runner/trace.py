@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["operators_of", "readable", "trace_step"]
 
-#: Operators that are told by name: those of a transformer block's training step are 30, and the last 10 take 2 %.
+#: Operators that are told by name: of the 61 in a transformer block's training step, the others take 6 % of the time.
 MOST_OPERATORS = 20
 
 #: What Kineto writes that is the machine's and not the step's, and differs each time.
@@ -65,7 +65,7 @@ def operators_of(averages: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def readable(trace: str) -> str:
-    """Return Chrome's trace without the machine's name and paths, and without the spaces, which are a third of it."""
+    """Return Chrome's trace without the machine's name and paths, and without the spaces, a good third of it."""
     told = json.loads(trace)
     return json.dumps({key: value for key, value in told.items() if key not in OF_THE_MACHINE}, separators=(",", ":"))
 
