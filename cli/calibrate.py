@@ -27,8 +27,6 @@ __all__ = ["command", "describe", "warnings_of"]
 WIDEST = 1.02
 #: Limits that people ask for.
 LIMITS = (1.01, 1.02, 1.03, 1.05)
-#: What limits are settled with: the suite that decides.
-SUITE = "standard"
 CELL = "aa/transformer_block-infer-fp32@cpu"
 
 
@@ -55,7 +53,8 @@ def command(release: str | None, budget: float, as_json: bool) -> None:
     from workers.calibration import calibrate
     from workers.noise import Calibrations
 
-    settings, home, matrix = load_settings(), Home.default().prepare(), load_matrix()
+    settings, home = load_settings(), Home.default().prepare()
+    matrix = load_matrix(settings.matrix)
     asked = release or settings.baseline or matrix.versions.get("current_baseline")
     if asked is None:
         raise UsageError("no release to measure; name one: farm calibrate --release 2.12")
@@ -63,7 +62,7 @@ def command(release: str | None, budget: float, as_json: bool) -> None:
     parse_request(wanted)
     began = time.monotonic()
     with display(began) as shown:
-        found = calibrate(wanted, home, budget, _follower(shown.show, began))
+        found = calibrate(wanted, home, matrix, budget, _follower(shown.show, began))
     known = Calibrations(home)
     before = known.newest()
     known.add(found)
@@ -139,7 +138,7 @@ def _suite_rows(found: Calibration, matrix: Matrix) -> list[list[str]]:
 
 
 def _limit_words(limit: float, found: Calibration, matrix: Matrix) -> str:
-    restarts, seconds = needed(limit, matrix.suite(SUITE), found)
+    restarts, seconds = needed(limit, matrix.deciding, found)
     return f"{percent_apart(limit)} on this machine needs {minutes(seconds)} a cell ({restarts} restarts)"
 
 
@@ -166,7 +165,7 @@ def _as_json(found: Calibration, matrix: Matrix) -> dict[str, Any]:
         }
         for name, measuring in matrix.suites.items()
     }
-    limits = [(limit, *needed(limit, matrix.suite(SUITE), found)) for limit in LIMITS]
+    limits = [(limit, *needed(limit, matrix.deciding, found)) for limit in LIMITS]
     return {
         "calibration": found.model_dump(mode="json"),
         "noise_floor": noise_floor(found.sd, found.restarts),

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from farm.budget import percent_apart, tightest
-from farm.model import Cell, CellResult, CellVerdicts, FalseAlarms, Gate, Plan, Side, Status, Tier, Verdict
+from farm.model import Cell, CellResult, CellVerdicts, FalseAlarms, Gate, Plan, Question, Side, Status, Tier, Verdict
 from farm.power import noise_fence
 from farm.statistics import Interval, Quantity, counted, ratio_interval
 
@@ -142,6 +142,8 @@ def _answers(verdicts: Iterable[CellVerdicts]) -> dict[str, list[Verdict]]:
     """Return the verdicts that noise alone can fail, by cell, over all tiers."""
     found: dict[str, list[Verdict]] = {}
     for judged in verdicts:
+        if judged.question is Question.FEATURE:
+            continue  # a gain that is not there accuses nobody
         found.setdefault(judged.cell_id, []).extend(v for v in judged.verdicts if v.gate in AA_GATES)
     return found
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from farm.accusations import FALSE_SHARE
 from farm.model import Backend, Calibration, Cell, Gate, Host, Measuring
 from farm.power import FOUND, MOST_RESTARTS, expected_restarts, resolvable, restarts_needed, stretched
+from farm.statistics import least_restarts
 
 __all__ = [
     "CALIBRATED",
@@ -29,9 +30,9 @@ __all__ = [
 
 #: What a machine is calibrated on: its noise says nothing of a device's.
 CALIBRATED: Backend = "cpu"
-#: Of the variance between restarts, the part that longer windows do not lessen: 0.32 % between processes and 0.27 %
-#: within 8 to 10 s of windows (STATISTICS.md, The procedure, 4).
-BETWEEN = 0.32**2 / (0.32**2 + 0.27**2)
+#: Noise between processes, which longer windows do not lessen, and within one at so many seconds of windows, which
+#: falls with their root (STATISTICS.md, The procedure, 4); in percent, of which the proportions matter here.
+BETWEEN, WITHIN, WITHIN_S = 0.32, 0.27, 8.0
 #: An unsteady restart is measured half as long again, and some are.
 SLACK = 1.2
 #: A restart beside its windows, with two arms, where no calibration says it: 2.0 to 2.4 s on two shared cores.
@@ -58,8 +59,10 @@ def calibrations_for(backend: Backend, hosts: Iterable[Host]) -> dict[str, Calib
     found = {}
     for host in hosts:
         known = host.calibration
+        if known is None or backend != CALIBRATED:
+            continue
         # It was told by a worker: what no measurement can give plans nothing.
-        if known is not None and backend == CALIBRATED and 0 < known.sd < 1 and 0 < known.window_s <= known.restart_s:
+        if 0 < known.sd < 1 and 0 < known.window_s <= known.restart_s < math.inf:
             found[host.name] = known
     return dict(sorted(found.items()))
 
@@ -71,8 +74,11 @@ def tightest(limits: Iterable[float]) -> float | None:
 
 def sd_at(calibration: Calibration, measuring: Measuring, arms: int = 2) -> float:
     """Return the noise between restarts that have the windows of ``measuring``, shared by ``arms``."""
-    pair_s = measuring.restart_s * 2 / arms
-    return calibration.sd * math.sqrt(BETWEEN + (1 - BETWEEN) * calibration.window_s / pair_s)
+
+    def shape(seconds: float) -> float:
+        return math.sqrt(BETWEEN**2 + WITHIN**2 * WITHIN_S / seconds)
+
+    return calibration.sd * shape(measuring.restart_s * 2 / arms) / shape(calibration.window_s)
 
 
 def restart_s(measuring: Measuring, arms: int = 2, calibration: Calibration | None = None) -> float:
@@ -148,14 +154,15 @@ def need_words(needs: Iterable[Need]) -> list[str]:
     ]
 
 
-def confirming_restarts(cells: int, looks: Sequence[int]) -> int:
+def confirming_restarts(cells: int, looks: Sequence[int], alpha: float) -> int:
     """Return the restarts of the repeat after a failing look, in a run of ``cells``.
 
     Look and repeat together must be able to reject one clear case among all cells by Benjamini and Hochberg: the exact
-    test of n restarts reaches 2**-n, which has to be as small as q / cells. At least as many as the first look has.
+    test of n restarts reaches 2**-n, which has to be as small as q / cells. At least as many as the first look has, and
+    as an interval needs.
     """
     together = math.ceil(math.log2(max(cells, 1) / FALSE_SHARE))
-    return max(min(looks), together - min(looks))
+    return max(least_restarts(alpha), min(looks), together - min(looks))
 
 
 # -- how long it takes ---------------------------------------------------------------------------------------------

@@ -306,7 +306,7 @@ def _coverage(evidence: Evidence, results: Mapping[str, CellResult]) -> Coverage
 def _valid(result: CellResult) -> bool:
     sides = (Side.CANDIDATE, Side.BASELINE)
     against = any(side in result.validity.arms for side in sides)
-    return result.validity.valid and not against and not implausible(result.restarts, sides)
+    return result.validity.valid and not against and not implausible(counted(result.restarts), sides)
 
 
 def _asymmetry(cells: Iterable[Cell], results: Mapping[str, CellResult]) -> list[str]:

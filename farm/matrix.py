@@ -205,6 +205,11 @@ class Matrix:
         """Return what ``request`` stands for: a name of [versions], or itself."""
         return self.versions.get(request, request)
 
+    @property
+    def deciding(self) -> Measuring:
+        """How the suite is measured that limits are settled with: "standard", or the last where there is none."""
+        return self.suites.get("standard") or list(self.suites.values())[-1]
+
     def suite(self, name: str) -> Measuring:
         """Return how suite ``name`` is measured. Raises UsageError naming the suites there are."""
         if name not in self.suites:

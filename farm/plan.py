@@ -224,7 +224,7 @@ def _confirmed(cells: Sequence[Cell]) -> list[Cell]:
     judged = sum(cell.kind == "measure" for cell in cells)
     found = []
     for cell in cells:
-        repeat = {"confirming": confirming_restarts(judged, cell.measuring.looks)}
+        repeat = {"confirming": confirming_restarts(judged, cell.measuring.looks, cell.measuring.alpha)}
         found.append(cell.model_copy(update={"measuring": cell.measuring.model_copy(update=repeat)}))
     return found
 
@@ -265,7 +265,11 @@ def _cell(
                 "p50_limits": _distinct(tier.p50_ratio for tier in tiers),
                 "p95_limits": _distinct(tier.p95_ratio for tier in tiers),
                 "throughput_limits": _distinct(tier.throughput_ratio for tier in tiers),
-                "feature_limits": _distinct(tier.feature_gain for tier in tiers),
+                # A gain in memory is judged at times that are no worse.
+                "feature_limits": _distinct(
+                    [tier.feature_gain for tier in tiers]
+                    + [tier.p50_ratio for tier in tiers if tier.feature_memory_gain is not None]
+                ),
             }
         ),
         gates=tuple(gates if spec.compiles or spec.exports else [g for g in gates if g is not Gate.COMPILE_EXPORT]),

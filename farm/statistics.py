@@ -8,7 +8,7 @@ processes of the same program differ by more than their own windows say.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -175,13 +175,12 @@ def _restart_log_ratio(challenger: ArmTiming, reference: ArmTiming, quantity: Qu
         if not len(upper) or not len(lower):
             return None
         return _log_ratio(float(np.quantile(upper, 0.95)), float(np.quantile(lower, 0.95)))
-    estimate: Callable[[Sequence[Window]], Mapping[int, float]]
-    if quantity == "cpu":
-        estimate = _cpu_by_block
-    elif quantity == "mean":
-        estimate = _block_means
-    else:
-        estimate = block_medians
+    if quantity == "mean":
+        # All time counts: a median over blocks would leave out a stall that comes in one of ten.
+        above, below = _block_means(challenger.windows), _block_means(reference.windows)
+        both = above.keys() & below.keys()
+        return _log_ratio(sum(above[block] for block in both), sum(below[block] for block in both))
+    estimate = _cpu_by_block if quantity == "cpu" else block_medians
     above, below = estimate(challenger.windows), estimate(reference.windows)
     ratios = [_log_ratio(above[block], below[block]) for block in above.keys() & below.keys()]
     known = [ratio for ratio in ratios if ratio is not None]

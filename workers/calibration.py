@@ -9,12 +9,13 @@ import dataclasses
 import statistics
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from farm.errors import EnvironmentFailed, Incomplete, UsageError
-from farm.matrix import load_matrix
+from farm.matrix import Matrix, load_matrix
 from farm.model import Calibration, Cell, Environment, Measuring, Plan, Side
 from farm.owners import owner_name, remove_orphans
 from farm.plan import PlanRequest, make_plan
@@ -30,12 +31,13 @@ from workers.runner_environment import padding, runner_environment
 from workers.session import RunnerSession
 from workers.stage import make_stage, workload_reference
 from workers.surroundings import ThisMachine
+from workers.validity import validity_of
 from workers.watch import Watch
 
 __all__ = ["LEAST_BUDGET_S", "Seen", "calibrate", "shaped"]
 
-#: What is measured, and as which suite measures it: a step of 7 ms on one thread, like most that are asked about.
-WORKLOAD, CASE, SUITE = "transformer_block", "infer-fp32", "standard"
+#: What is measured: a step of 7 ms on one thread, like most that are asked about.
+WORKLOAD, CASE = "transformer_block", "infer-fp32"
 #: What is allowed for the start and the warm-up of a restart (2 to 3 s on two shared cores).
 START_S = 3.0
 #: A restart with windows shorter than this is mostly start and says little of a cell's.
@@ -57,7 +59,9 @@ class Seen:
     left_s: float | None = None
 
 
-def calibrate(release: str, home: Home, budget_s: float, progress: Callable[[Seen], None]) -> Calibration:
+def calibrate(
+    release: str, home: Home, matrix: Matrix, budget_s: float, progress: Callable[[Seen], None]
+) -> Calibration:
     """Return what A/A of ``release`` gives on this machine in ``budget_s`` of measuring.
 
     ``progress`` is called as phases and restarts go by. Raises UsageError for a release that cannot be meant or a
@@ -70,10 +74,11 @@ def calibrate(release: str, home: Home, budget_s: float, progress: Callable[[See
     plan = _plan(release)
     cell = next(cell for cell in plan.cells if (cell.workload, cell.case) == (WORKLOAD, CASE))
     environment = _environment(plan, cell)
-    progress(Seen("environments"))
-    python = build(environment, home).python
-    measuring = shaped(load_matrix().suite(SUITE), budget_s)
+    measuring = shaped(matrix.deciding, budget_s)
+    # Unpacking gigabytes beside a measurement would be in its numbers.
     with machine_lease(lambda: progress(Seen("waiting for the machine")), lambda: False) as lease:
+        progress(Seen("environments"))
+        python = build(environment, home).python
         began = time.monotonic()
         timing = _measure(cell, measuring, python, environment.key, home, lease, progress)
         wall_s = time.monotonic() - began
@@ -152,11 +157,22 @@ def _calibration(timing: Timing, measuring: Measuring, environment: Environment,
     restarts = counted(timing.restarts)
     logs = restart_log_ratios(restarts, ARMS[1], ARMS[0], "p50")
     interval = ratio_interval(restarts, ARMS[1], ARMS[0], "p50", measuring.alpha)
+    disturbed = Counter(restart.invalid for restart in timing.restarts if restart.invalid)
+    if disturbed and (interval is None or not interval.bounded):
+        reason, number = disturbed.most_common(1)[0]
+        raise Incomplete(
+            f"this machine was disturbed in {sum(disturbed.values())} of {len(timing.restarts)} restarts "
+            f"({number} times: {reason}); see farm doctor, and calibrate again"
+        )
+    against = validity_of((), Watch(), timing.restarts)
+    if against.reasons or against.arms:
+        said = "; ".join([*against.reasons, *(why for reasons in against.arms.values() for why in reasons)])
+        raise Incomplete(f"this machine's noise cannot be told: {said}; see farm doctor, and calibrate again")
     if interval is None or not interval.bounded:
         needed = least_restarts(measuring.alpha)
         raise Incomplete(
             f"{len(logs)} restarts fitted into {measuring.budget_s:g} s, and an interval needs {needed}; "
-            f"give more: farm calibrate --budget {2 * measuring.budget_s:g}"
+            f"give more: farm calibrate --budget {min(3600, 2 * measuring.budget_s):g}"
         )
     return Calibration(
         measured=datetime.now(UTC).isoformat(timespec="seconds"),

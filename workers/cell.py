@@ -112,6 +112,8 @@ class _CellRun:
         started = datetime.now(UTC).isoformat(timespec="seconds")
         with self._phase("environments"):
             self._build()
+        # What happens to the machine while wheels are unpacked is in no figure.
+        self._watch = Watch()
         timing = Timing()
         rehearsal = None
         if self.cell.kind == "rehearsal":
@@ -120,6 +122,7 @@ class _CellRun:
         else:
             timing = self._measure()
         moved, strangers = self._differences()
+        validity = self._validity(timing, strangers)
         return CellResult(
             run_id=self.order.run_id,
             cell_id=self.cell.id,
@@ -127,7 +130,7 @@ class _CellRun:
             worker=self.worker,
             host=self.host,
             started=started,
-            validity=self._validity(timing, strangers),
+            validity=validity,
             arms=self.arms,
             restarts=tuple(timing.restarts),
             rehearsal=rehearsal,
@@ -137,7 +140,7 @@ class _CellRun:
             phases_ns=self.phases_ns,
             stopped_because=timing.stopped_because,
             checks=self._checks,
-            noise=self._noise(timing),
+            noise=self._noise(timing, validity),
         )
 
     def _build(self) -> None:
@@ -214,18 +217,26 @@ class _CellRun:
         timing = duet.run(as_it_comes=self._allocates_otherwise())
         for name, ended in timing.ended.items():
             self.arms[name] = self.arms[name].model_copy(
-                update={"outcome": ended.outcome, "reason": ended.reason, "log_tail": ended.log_tail}
+                update={
+                    "outcome": ended.outcome,
+                    "reason": ended.reason,
+                    "log_tail": ended.log_tail,
+                    "ended_while_timed": True,
+                }
             )
         return timing
 
-    def _noise(self, timing: Timing) -> tuple[float, ...]:
+    def _noise(self, timing: Timing, validity: Validity) -> tuple[float, ...]:
         """Return earlier A/A ratios of this case on this machine; one that was just measured is for the next cell."""
         environment = self._environment(self.cell.arms[0])
         if environment is None or self.cell.kind == "rehearsal":
             return ()
         history = NoiseHistory(self.home)
         known = history.of(self.cell, environment.release.variant)
-        if self.cell.kind == "aa":
+        candidate = self._environment(self.cell.arms[1])
+        same_work = self.cell.arms[0].path == self.cell.arms[1].path
+        told = validity.valid and not validity.arms and not self.cancelled()
+        if told and candidate is not None and candidate.key == environment.key and same_work:
             restarts, alpha = counted(timing.restarts), self.cell.measuring.alpha
             found = ratio_interval(restarts, Side.CANDIDATE, Side.BASELINE, "p50", alpha)
             if found is not None and found.bounded:
@@ -312,7 +323,9 @@ class _CellRun:
         It outlives the run: the examination fills it, so that every timed runner finds it warm.
         """
         content = self.cell.model_dump_json(include={"parameters", "control", "workload"})
-        digest = hashlib.sha256(f"{content} {arm}".encode()).hexdigest()[:16]
+        # Kernels that were compiled for another number of threads write past their buffers (see runner/examine.py).
+        named = f"{content} {self.cell.measuring.threads} {arm}"
+        digest = hashlib.sha256(named.encode()).hexdigest()[:16]
         return self.home.caches / self._key(arm) / digest
 
     def _python(self, arm: str) -> Path:
@@ -349,6 +362,8 @@ class _CellRun:
         reasons = [f"control broken: {stranger} differs between the arms" for stranger in strangers]
         # What was disturbed was repeated; fewer than an interval needs, and the disturbance is what there is to say.
         wanted = min(least_restarts(self.cell.measuring.alpha), max(self.cell.measuring.looks))
+        if timing.ended:
+            wanted = 0  # what ended an arm is why there are no more
         return validity_of(reasons, self._watch, timing.restarts, wanted)
 
     @contextmanager

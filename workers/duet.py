@@ -97,6 +97,10 @@ class _Runner:
     output_digest: str
 
 
+class _Again(Exception):
+    """Says what disturbed a restart in which an arm ended."""
+
+
 class Duet:
     """Measures the arms of one cell.
 
@@ -129,6 +133,8 @@ class Duet:
         self._cancelled = cancelled
         self._surroundings = surroundings or Surroundings()
         self._has_programs = has_programs
+        self._repeated: set[str] = set()
+        """Arms that ended once while the machine was disturbed."""
 
     def run(self, *, as_it_comes: bool = False) -> Timing:
         """Measure until every limit is settled at a planned look, the restarts are used up or the budget ends.
@@ -158,15 +164,20 @@ class Duet:
                 return "cancelled"
             if tried >= TRIES * wanted or (tried and not done and began + longest > deadline):
                 return f"disturbed in {tried - done} of {tried} restarts: {_commonest(timing.restarts)}"
+            ended = len(timing.ended)
             self._measure_restart(len(timing.restarts), purpose, timing)
             tried += 1
             if not self._live_pairs():
                 return "an arm ended"
-            longest = max(longest, time.monotonic() - began)
-            ended = self._look(timing, purpose, done)
+            if len(timing.ended) > ended:
+                # Until it was given up it may have taken all the time there is, and the others are not to blame.
+                deadline += time.monotonic() - began
+            else:
+                longest = max(longest, time.monotonic() - began)
+            answered = self._look(timing, purpose, done)
             self._say(timing, purpose, wanted, start, deadline)
-            if ended:
-                return ended
+            if answered:
+                return answered
         return "restarts used up"
 
     def _look(self, timing: Timing, purpose: Purpose, before: int) -> str:
@@ -210,18 +221,30 @@ class Duet:
             with self._in_window(index, timing):
                 restart = self._measure_living(index, order, runners, timing, had_programs)
                 restart = restart.model_copy(update={"purpose": purpose, "cores": cores})
-                against = _cold(restart) or self._surroundings.against(restart)
-                timing.restarts.append(restart.model_copy(update={"invalid": against}))
+                said = filter(None, (_cold(restart), self._surroundings.against(restart)))
+                timing.restarts.append(restart.model_copy(update={"invalid": "; ".join(said)}))
+        except _Again as again:
+            timing.restarts.append(
+                Restart(index=index, purpose=purpose, order=tuple(order), arms={}, cores=cores, invalid=str(again))
+            )
         finally:
             for session in sessions.values():
                 session.close()
 
     @contextmanager
     def _guard(self, arm: str, index: int, timing: Timing) -> Iterator[None]:
-        """An arm that ends in the block leaves the cell with its outcome, and the others go on."""
+        """An arm that ends in the block leaves the cell with its outcome, and the others go on.
+
+        Where the machine was disturbed meanwhile the restart is repeated, once for each arm.
+        """
         try:
             yield
         except ArmEnded as ended:
+            empty = Restart(index=index, order=(), arms={})
+            disturbed = self._surroundings.against(empty) if arm not in self._repeated else ""
+            if disturbed:
+                self._repeated.add(arm)
+                raise _Again(f"{disturbed}; {arm} {ended.outcome}") from ended
             timing.ended[arm] = ArmEnded(ended.outcome, f"{ended.reason} (restart {index + 1})", ended.log_tail)
             self.arms.remove(arm)
 
@@ -336,7 +359,8 @@ class Duet:
 def block_log_ratios(challenger: Sequence[Window], reference: Sequence[Window]) -> np.ndarray:
     """Return ln(median challenger / median reference) of every block that both have windows in."""
     upper, lower = block_medians(challenger), block_medians(reference)
-    return np.array([math.log(upper[b] / lower[b]) for b in sorted(upper.keys() & lower.keys())])
+    both = sorted(block for block in upper.keys() & lower.keys() if upper[block] > 0 and lower[block] > 0)
+    return np.array([math.log(upper[block] / lower[block]) for block in both])
 
 
 def _asked(pair: Pair) -> dict[Quantity, tuple[float, ...]]:

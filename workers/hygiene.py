@@ -160,7 +160,9 @@ def _threads(asked: _Asked) -> HostCheck:
     found = f"{asked.threads} a runner, {cores} core{'s' if cores > 1 else ''}"
     if asked.threads < cores:
         return _good("threads", found)
-    advice = "give the case fewer threads in the matrix (threads = …), so that one core is left for everything else"
+    advice = "fewer threads in the suite ([suite.NAME] threads = …), so that one core is left for everything else"
+    if asked.threads == 1:
+        advice = "a machine with a second core: everything else runs beside the measurement"
     return _poor("threads", found, advice, UNMEASURED)
 
 

@@ -85,14 +85,19 @@ class Calibrations:
 
 
 def _key(cell: Cell, variant: str) -> dict[str, str]:
-    """Return what has to be alike for two ratios to tell of one noise; the release is not part of it."""
+    """Return what has to be alike for two ratios to tell of one noise; the release is not part of it.
+
+    A smoke run's few short restarts are noisier than a standard run's: how a case is measured is part of it.
+    """
     parameters = json.dumps(cell.parameters, sort_keys=True)
+    measuring = cell.measuring
     return {
         "workload": cell.workload,
         "case": cell.case,
         "parameters": hashlib.sha256(parameters.encode()).hexdigest()[:16],
         "capability": cell.capability,
         "variant": variant,
+        "measured": f"{max(measuring.looks)} x {measuring.restart_s:g} s, {measuring.threads} threads",
     }
 
 

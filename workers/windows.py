@@ -27,6 +27,8 @@ DROP_FIRST_FROM = 5
 SLOW_STEP_NS = 40_000_000
 #: Steps longer than this leave the budget to restarts: one step a window, and each arm once a block.
 VERY_SLOW_STEP_NS = 2_000_000_000
+#: A step so many times slower than that is slow, whatever interrupted it; others are looked at again.
+INTERRUPTED = 10
 #: Steps that are kept of a window, evenly spaced: 800 windows of a standard cell stay below what an envelope may hold.
 MAX_SAMPLES = 1000
 
@@ -82,17 +84,22 @@ class Windows:
         return kept[:: math.ceil(len(kept) / MAX_SAMPLES) or 1], reply | {"foreign_ns": foreign, "stolen_ns": stolen}
 
     def plan(self) -> WindowPlan:
-        """Return the plan for all arms, from the slowest arm's second step."""
-        slowest = 1.0
-        for arm in self._sessions:
-            samples, _ = self.take(arm, 2)
-            slowest = max(slowest, float(samples[-1]))
+        """Return the plan for all arms, from the slowest arm's first steps."""
+        slowest = max(1.0, *(self._step_ns(arm) for arm in self._sessions))
         if slowest > VERY_SLOW_STEP_NS:
             return WindowPlan(1, once=True)
         fitting = int(self._measuring.window_ms * 1e6 / slowest)
         if slowest > SLOW_STEP_NS:
             return WindowPlan(max(1, min(2, fitting)), once=False)
         return WindowPlan(max(DROP_FIRST_FROM, fitting), once=False)
+
+    def _step_ns(self, arm: str) -> float:
+        """Return how long a step takes about: one may be cold, and one may have been interrupted."""
+        samples, reply = self.take(arm, 2)
+        if samples[-1] < INTERRUPTED * SLOW_STEP_NS:
+            samples, reply = self.take(arm, 4)
+        # By the wall clock at the least: a device that was not waited for stamps nothing, and a window would never end.
+        return max(float(np.median(samples)), float(reply["wall_ns"]) / (2 * len(samples)))
 
     def warm_up(self, plan: WindowPlan) -> tuple[dict[str, int], dict[str, bool]]:
         """Run windows of every arm in turn until none shows a trend, or the cap; as many at least as the rule looks at.

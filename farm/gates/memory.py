@@ -59,18 +59,18 @@ def _compared(
 ) -> Verdict:
     limit = asked.tier.peak_memory_ratio
     figure = Figure(name="step peak ratio", value=above / below, limit=limit)
-    reserved = _reserved(challenger, reference)
+    apart = _apart(challenger, reference)
     words = f"a step's peak is {_mib(above)}, was {_mib(below)}"
     if not above <= below * limit + SLACK_BYTES:
-        return _verdict(Status.FAIL, f"{words}: beyond the limit", figure, process, reserved)
+        return _verdict(Status.FAIL, f"{words}: beyond the limit", figure, process, *apart)
     if process is not None and asked.question is Question.VERSION:
         status = _process_status(challenger, reference, limit)
         if status is not Status.PASS:
             beyond = "beyond the limit" if status is Status.FAIL else "the repeats lie on both sides of the limit"
             return _verdict(
-                status, f"process peak {(process.value - 1) * 100:+.1f} %: {beyond}", process, figure, reserved
+                status, f"process peak {(process.value - 1) * 100:+.1f} %: {beyond}", process, figure, *apart
             )
-    return _verdict(Status.PASS, words, figure, process, reserved)
+    return _verdict(Status.PASS, words, figure, process, *apart)
 
 
 def _process(asked: GateQuestion, challenger: Memory, reference: Memory) -> Figure | None:
@@ -90,10 +90,18 @@ def _process_was_read(challenger: Memory, reference: Memory) -> bool:
     return bool(challenger.process_peak_bytes or reference.process_peak_bytes)
 
 
-def _reserved(challenger: Memory, reference: Memory) -> Figure | None:
-    """Return what the allocator holds beyond what lives, apart and not judged: a cache or a library's workspace."""
-    above, below = challenger.reserved_peak_bytes, reference.reserved_peak_bytes
-    return Figure(name="reserved peak ratio", value=above / below) if above and below else None
+def _apart(challenger: Memory, reference: Memory) -> tuple[Figure, ...]:
+    """Return what is shown apart and judged by nobody (CASES.md M12).
+
+    What the allocator holds beyond what lives, what the device holds beyond the allocator (a library's workspace), and
+    how much a step allocates.
+    """
+    pairs = {
+        "reserved peak ratio": (challenger.reserved_peak_bytes, reference.reserved_peak_bytes),
+        "outside the allocator ratio": (challenger.outside_bytes, reference.outside_bytes),
+        "allocated bytes ratio": (challenger.allocated_bytes, reference.allocated_bytes),
+    }
+    return tuple(Figure(name=name, value=above / below) for name, (above, below) in pairs.items() if above and below)
 
 
 def _process_status(challenger: Memory, reference: Memory, limit: float) -> Status:

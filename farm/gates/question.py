@@ -11,6 +11,8 @@ __all__ = ["GateQuestion", "blocked"]
 
 #: Outcomes that say something of the machine or the installation, and nothing of the release's work.
 NOT_THE_ARMS_WORK = (Outcome.NO_ENVIRONMENT,)
+#: Gates that live on restarts alone.
+TIMED = (Gate.LATENCY, Gate.THROUGHPUT)
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,16 @@ def blocked(gate: Gate, asked: GateQuestion, *, relative: bool) -> Verdict | Non
             return verdict(Status.UNTESTED, reason)
         reason = f"both arms ended: {_ended(asked.arm, arm)}; {_ended(asked.reference, reference)}"
         return verdict(Status.UNTESTED, reason)
+    if arm.outcome is Outcome.OUT_OF_MEMORY and arm.ended_while_timed:
+        # It fitted when it was alone: the release may not be at fault, and what was examined stands.
+        reason = f"{asked.arm} out of memory beside the other arms' runners: {arm.reason}"
+        return verdict(Status.UNTESTED, reason) if gate in TIMED else None
     if arm.outcome is not Outcome.OK:
         return verdict(Status.FAIL, f"{asked.arm} {arm.outcome}: {arm.reason}")
+    if reference.ended_while_timed:
+        # The candidate mends nothing that the baseline did well before: its times are missing, no more.
+        reason = f"the reference ended while it was timed: {_ended(asked.reference, reference)}"
+        return verdict(Status.UNTESTED, reason) if gate in TIMED else None
     if relative and asked.question is Question.FEATURE:
         return verdict(Status.UNTESTED, f"no gain to measure: {_ended(asked.reference, reference)}")
     if relative:

@@ -231,8 +231,12 @@ class Plan(Model):
 
     @property
     def plan_digest(self) -> str:
-        """SHA-256 of all but when, how, from where and beside whom it was asked: equal questions have equal digests."""
-        return self.digest(exclude={"created", "requested", "command", "matrix_source", "unserved_backends"})
+        """SHA-256 of all but when, how, from where and beside whom it was asked: equal questions have equal digests.
+
+        What was said while resolving names machines; what came of it stands in the releases and the cells.
+        """
+        aside = {"created", "requested", "command", "matrix_source", "unserved_backends", "resolution_notes"}
+        return self.digest(exclude=aside)
 
 
 class CellOrder(Model):

@@ -212,6 +212,8 @@ class ArmResult(Model):
     """End of the runner's stdout and stderr, capped."""
     examination: Examination | None = None
     compile_export: CompileExport | None = None
+    ended_while_timed: bool = False
+    """It was examined well and ended in a timed restart, where the runners of all arms are alive at once."""
 
 
 class Rehearsal(Model):

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from farm.budget import percent_apart
-from farm.model import Arm, ArmResult, Cell, CellResult, Comparison, Evidence, Judgement, Rehearsal
+from farm.model import Arm, ArmResult, Calibration, Cell, CellResult, Comparison, Evidence, Judgement, Rehearsal
 from farm.power import noise_fence
 from farm.report.environments import EnvironmentView, environment_views
 from farm.report.pairs import PairView, pair_views
@@ -227,7 +227,15 @@ def _host(result: CellResult) -> Rows:
         ("system", f"{host.os}, {host.platform}, Python {host.python}"),
         ("capabilities", ", ".join(host.capabilities)),
         ("worker", f"{result.worker}, attempt {result.attempt}, started {result.started}"),
+        ("calibrated", _calibrated(host.calibration)),
+        *((check.name, f"{check.state}: {check.found}") for check in result.checks if check.state != "good"),
     )
+
+
+def _calibrated(known: Calibration | None) -> str:
+    if known is None:
+        return "never: what this machine resolves is not known"
+    return f"{known.measured[:10]}, noise {known.sd * 100:.2f} % from restart to restart"
 
 
 def _measuring(cell: Cell, result: CellResult | None) -> Rows:

@@ -147,12 +147,12 @@ def test_of_several_cells_the_one_that_needs_most_speaks_for_a_machine_and_a_lim
 
 @pytest.mark.parametrize(
     ("cells", "looks", "expected"),
-    [(1, (6, 8), 6), (200, (6, 8), 6), (205, (6, 8), 7), (3, (5,), 5), (1000, (5,), 10), (0, (5,), 5)],
+    [(1, (6, 8), 6), (200, (6, 8), 6), (205, (6, 8), 7), (3, (5,), 5), (1000, (5,), 10), (0, (5,), 5), (1, (4, 8), 6)],
 )
 def test_the_repeat_can_reject_one_clear_case_among_all_cells(
     cells: int, looks: tuple[int, ...], expected: int
 ) -> None:
-    repeat = confirming_restarts(cells, looks)
+    repeat = confirming_restarts(cells, looks, 0.032 if looks[0] == 5 else 0.016)
     assert repeat == expected
     assert 2.0 ** -(looks[0] + repeat) <= 0.05 / max(cells, 1)
 

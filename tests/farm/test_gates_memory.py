@@ -84,3 +84,15 @@ def test_a_feature_is_judged_by_its_own_step() -> None:
     heavy = memory(process=(600 * MIB,) * 3)
     assert verdict(heavy, path="new").status is Status.PASS
     assert verdict(memory(32 * MIB), path="new").status is Status.FAIL
+
+
+def test_a_workspace_is_shown_apart_from_what_lives_and_what_is_reserved() -> None:
+    """CASES.md M12: a library's workspace became visible; nothing that the step allocates grew."""
+    was = memory(2**24, reserved=2**25).model_copy(update={"outside_bytes": 2**30, "allocated_bytes": 2**26})
+    now = was.model_copy(update={"outside_bytes": 3 * 2**30})
+    found = judge_gate(Gate.PEAK_MEMORY, ask({"baseline": ok(memory=was), "candidate": ok(memory=now)}))
+    assert found.status is Status.PASS
+    named = {figure.name: (figure.value, figure.limit) for figure in found.others}
+    assert named["outside the allocator ratio"] == (3.0, None)
+    assert named["reserved peak ratio"] == (1.0, None)
+    assert named["allocated bytes ratio"] == (1.0, None)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from farm.gates import judge_gate
-from farm.model import Gate, Measuring, Restart, Status, Verdict
+from farm.model import ArmResult, ArmTiming, Gate, Measuring, Outcome, Restart, Status, Verdict
 from tests.evidence import Times, ask, cell, life, memory, ok, restarts, tier, window
 
 TIMING = (Gate.LATENCY, Gate.THROUGHPUT)
@@ -274,3 +274,56 @@ def test_a_mix_of_cold_and_warm_is_not_averaged() -> None:
 def test_a_path_that_compiles_is_compared_with_one_that_does_not() -> None:
     made = with_cache(restarts(FINE), "candidate", ["warm"] * 6)
     assert verdict(Gate.LATENCY, {}, restarts=made).status is Status.PASS
+
+
+def test_a_stall_in_one_step_of_many_is_in_the_throughput() -> None:
+    """One step of two hundred takes thirty times as long: no median sees it, and 15 % of the time is gone."""
+
+    def lives(stall: bool) -> ArmTiming:
+        windows = []
+        for block in range(16):
+            steps = [10**7] * 32
+            if stall and block % 6 == 0:
+                steps[7] *= 30
+            windows.append(window(block, steps))
+        return life(10.0).model_copy(update={"windows": tuple(windows)})
+
+    made = tuple(
+        restart.model_copy(update={"arms": {"baseline": lives(False), "candidate": lives(True)}})
+        for restart in restarts(FINE)
+    )
+    assert verdict(Gate.LATENCY, {}, restarts=made).status is Status.PASS
+    found = verdict(Gate.THROUGHPUT, {}, restarts=made)
+    assert found.status is Status.FAIL
+    assert found.figure is not None
+    assert found.figure.value == pytest.approx(1 / (1 + 3 * 29 / 512), rel=1e-6)
+
+
+# -- arms that ended in a timed restart ----------------------------------------------------------------------------
+
+
+def late(name: str, outcome: Outcome) -> dict[str, ArmResult]:
+    """Return an arm that was examined well and ended while it was timed."""
+    return {name: ok().model_copy(update={"outcome": outcome, "reason": "restart 7", "ended_while_timed": True})}
+
+
+@pytest.mark.parametrize("gate", TIMING)
+def test_a_baseline_that_ends_while_it_is_timed_was_not_fixed_by_the_candidate(gate: Gate) -> None:
+    found = judge_gate(gate, ask(late("baseline", Outcome.CRASHED)))
+    assert found.status is Status.UNTESTED
+    assert found.reason == "the reference ended while it was timed: baseline crashed: restart 7"
+
+
+def test_what_was_examined_stands_where_the_baseline_ended_later() -> None:
+    for gate in (Gate.CORRECTNESS, Gate.PEAK_MEMORY, Gate.COMPILE_EXPORT):
+        assert judge_gate(gate, ask(late("baseline", Outcome.CRASHED))).status is Status.PASS
+
+
+def test_memory_that_did_not_suffice_for_all_arms_at_once_is_no_fault_of_one() -> None:
+    asked = ask(late("candidate", Outcome.OUT_OF_MEMORY))
+    assert judge_gate(Gate.LATENCY, asked).status is Status.UNTESTED
+    assert judge_gate(Gate.CORRECTNESS, asked).status is Status.PASS
+
+
+def test_a_candidate_that_crashes_while_it_is_timed_fails() -> None:
+    assert judge_gate(Gate.LATENCY, ask(late("candidate", Outcome.CRASHED))).status is Status.FAIL

@@ -24,6 +24,7 @@ class FakeSession:
         self.generator = np.random.default_rng(seed)
         self.windows = 0
         self.dies_in = dies_in
+        self.before_death: Callable[[], None] = lambda: None
         self.closed = False
 
     def hello(self, timeout_s: float) -> dict[str, Any]:
@@ -35,6 +36,7 @@ class FakeSession:
         assert op == "window"
         self.windows += 1
         if self.windows == self.dies_in:
+            self.before_death()
             raise ArmEnded(Outcome.CRASHED, "SIGSEGV in 'window'")
         steps = np.round(self.level * self.generator.normal(1.0, 0.01, fields["steps"])).astype("<u8")
         wall = int(steps.sum())
@@ -53,11 +55,13 @@ class Fleet:
         self.lives: list[Life] = []
         self.sessions: list[FakeSession] = []
         self.dies: dict[tuple[str, int], int] = {}
+        self.before_death: Callable[[], None] = lambda: None
         self._random = random.Random(seed)
 
     def start(self, life: Life) -> Any:
         self.lives.append(life)
         level = self.levels[life.arm] * (1 + self._random.gauss(0, self.sd))
         session = FakeSession(level, self._random.randrange(2**32), dies_in=self.dies.get((life.arm, life.restart)))
+        session.before_death = self.before_death
         self.sessions.append(session)
         return session

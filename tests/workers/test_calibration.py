@@ -11,11 +11,11 @@ from farm.matrix import load_matrix
 from farm.model import Outcome, Side
 from farm.settings import Home
 from tests.evidence import ENVIRONMENTS, restarts
-from workers.calibration import CASE, LEAST_BUDGET_S, SUITE, WORKLOAD, _calibration, calibrate, shaped
+from workers.calibration import CASE, LEAST_BUDGET_S, WORKLOAD, _calibration, calibrate, shaped
 from workers.duet import Timing
 from workers.session import ArmEnded
 
-STANDARD = load_matrix().suite(SUITE)
+STANDARD = load_matrix().deciding
 RELEASE = ENVIRONMENTS[Side.BASELINE]
 LOGS = [0.004, -0.006, 0.002, 0.010, -0.003, 0.001, -0.008, 0.005]
 
@@ -28,7 +28,7 @@ def timed(logs: list[float], window_s: float = 7.0) -> Timing:
 def test_what_is_measured_is_in_the_matrix() -> None:
     (workload,) = (w for w in load_matrix().workloads if w.spec.name == WORKLOAD)
     (case,) = (case for case in workload.cases if case.name == CASE)
-    assert {"smoke", SUITE} <= set(case.suites)
+    assert {"smoke", "standard"} <= set(case.suites)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_restarts_become_shorter_before_they_become_fewer_and_six_remain(
 
 def test_a_budget_that_holds_no_six_restarts_is_refused(tmp_path) -> None:
     with pytest.raises(UsageError, match=f"holds no six restarts; give at least {LEAST_BUDGET_S:g}"):
-        calibrate("2.12", Home(tmp_path), 29.0, lambda seen: None)
+        calibrate("2.12", Home(tmp_path), load_matrix(), 29.0, lambda seen: None)
 
 
 def test_noise_is_that_of_the_restarts_and_the_ratio_has_its_interval() -> None:
@@ -78,3 +78,22 @@ def test_an_arm_that_ends_gives_no_calibration() -> None:
     timing.ended["candidate"] = ArmEnded(Outcome.CRASHED, "signal 11 (restart 3)")
     with pytest.raises(Incomplete, match="candidate crashed: signal 11"):
         _calibration(timing, STANDARD, RELEASE, wall_s=1.0)
+
+
+def test_a_machine_that_was_always_disturbed_is_told_why_and_not_to_give_more_time() -> None:
+    made = timed(LOGS)
+    made.restarts = [restart.model_copy(update={"invalid": "on battery"}) for restart in made.restarts]
+    with pytest.raises(Incomplete, match=r"disturbed in 8 of 8 restarts \(8 times: on battery\); see farm doctor"):
+        _calibration(made, STANDARD, RELEASE, 80.0)
+
+
+def test_an_arm_that_is_never_steady_is_no_noise_of_the_machine() -> None:
+    made = timed(LOGS)
+    made.restarts = [
+        restart.model_copy(
+            update={"arms": {name: life.model_copy(update={"steady": False}) for name, life in restart.arms.items()}}
+        )
+        for restart in made.restarts
+    ]
+    with pytest.raises(Incomplete, match="never steady in 8 of 8 restarts"):
+        _calibration(made, STANDARD, RELEASE, 80.0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -190,3 +192,40 @@ def test_runners_get_what_the_life_says() -> None:
     made = fleet()
     run(made)
     assert made.lives[0] in (Life("baseline", 0, "judging"), Life("candidate", 0, "judging"))
+
+
+def test_an_arm_that_ends_while_the_machine_is_disturbed_gets_one_more_restart() -> None:
+    made = fleet()
+    made.dies["candidate", 2] = 5
+    timing, _ = run(made, surroundings=Disturbed(2))
+    assert timing.ended == {}
+    assert purposes(timing)["judging"] == 7
+    assert timing.restarts[2].invalid == "machine suspended for 60 s; candidate crashed"
+    assert timing.restarts[2].arms == {}
+    made.dies["candidate", 3] = 5
+    again = fleet()
+    again.dies |= {("candidate", 2): 5, ("candidate", 3): 5}
+    timing, _ = run(again, surroundings=Disturbed(2, 3))
+    assert list(timing.ended) == ["candidate"], "once, not for ever"
+
+
+def test_a_new_path_that_takes_all_the_time_to_die_takes_none_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hang of 300 s in a cell whose budget is 240 s: the clock is the test's, and only the hang moves it."""
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, monotonic_ns=time.monotonic_ns)
+    monkeypatch.setattr("workers.duet.time", clock)
+    made = Fleet({"baseline": 7e6, "candidate": 7e6, "candidate+new": 7e6})
+    made.dies["candidate+new", 0] = 9
+
+    def hang() -> None:
+        clock.now += 300.0
+
+    made.before_death = hang
+    pairs = (Pair("candidate", "baseline", (1.03,)), Pair("candidate+new", "candidate", (0.9,), accuses=False))
+    timing, _ = run(made, MEASURING.model_copy(update={"budget_s": 240.0}), pairs=pairs)
+    assert timing.stopped_because == "settled"
+    assert purposes(timing) == {"judging": 6}
+
+
+def test_a_step_of_no_time_ends_no_cell() -> None:
+    timing, _ = run(Fleet({"baseline": 7e6, "candidate": 0.0}))
+    assert timing.restarts
