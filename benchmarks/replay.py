@@ -147,7 +147,14 @@ class Ours:
 
 
 def our_rates(
-    lives: Lives, limit: float, measuring: Measuring, replays: int, *, at: Sequence[float] = SECONDS, seed: int = 0
+    lives: Lives,
+    limit: float,
+    measuring: Measuring,
+    replays: int,
+    *,
+    at: Sequence[float] = SECONDS,
+    shares: Sequence[float] = SHARES,
+    seed: int = 0,
 ) -> Ours:
     """Return the rates of our procedure over ``replays`` cells of every share."""
     chance = np.random.default_rng(seed)
@@ -155,7 +162,7 @@ def our_rates(
     accused: dict[float, dict[float, float]] = {seconds: {} for seconds in at}
     confirmed: dict[float, dict[float, float]] = {seconds: {} for seconds in at}
     wrong, undecided, restarts, saved = {}, {}, {}, {}
-    for share in SHARES:
+    for share in shares:
         drawn = chance.integers(len(lives.same), size=(replays, last + CONFIRMING))
         signs = chance.choice([-1.0, 1.0], size=drawn.shape)
         costs = np.cumsum(lives.machine_ns[drawn], axis=1) / 1e9

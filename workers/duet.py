@@ -199,6 +199,7 @@ class Duet:
     def _measure_restart(self, index: int, purpose: Purpose, timing: Timing) -> None:
         order = self.arms[:]
         self._random.shuffle(order)
+        began = time.monotonic()
         cores = self._surroundings.cores(index)
         had_programs = {arm: self._has_programs(arm) for arm in order}
         self._surroundings.mark()
@@ -219,7 +220,7 @@ class Duet:
             if not self._live_pairs():
                 return
             with self._in_window(index, timing):
-                restart = self._measure_living(index, order, runners, timing, had_programs)
+                restart = self._measure_living(index, order, runners, timing, had_programs, began)
                 restart = restart.model_copy(update={"purpose": purpose, "cores": cores})
                 said = filter(None, (_cold(restart), self._surroundings.against(restart)))
                 timing.restarts.append(restart.model_copy(update={"invalid": "; ".join(said)}))
@@ -274,6 +275,7 @@ class Duet:
         runners: Mapping[str, _Runner],
         timing: Timing,
         had_programs: Mapping[str, bool],
+        restart_began: float,
     ) -> Restart:
         living = self._living(order)
         sessions = {arm: runners[arm].session for arm in living}
@@ -282,10 +284,13 @@ class Duet:
         warmup_ns, steady = taking.warm_up(plan)
         windows: dict[str, list[Window]] = {arm: [] for arm in living}
         began = time.monotonic_ns()
-        timing.measured_ns += taking.measure(windows, plan, self.measuring.restart_s)
+        # The budget buys restarts before blocks: what starts and warms up slowly has fewer blocks, and one at least.
+        share = self.measuring.budget_s / min(self.measuring.looks) - (time.monotonic() - restart_began)
+        seconds = max(min(self.measuring.restart_s, share), 1e-9)
+        timing.measured_ns += taking.measure(windows, plan, seconds)
         unsteady = self._unsteady(windows)
         if unsteady:
-            timing.measured_ns += taking.measure(windows, plan, self.measuring.restart_s * EXTENSION)
+            timing.measured_ns += taking.measure(windows, plan, seconds * EXTENSION)
         blocks_ns = time.monotonic_ns() - began
         arms = {
             arm: ArmTiming(

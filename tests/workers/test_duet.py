@@ -229,3 +229,10 @@ def test_a_new_path_that_takes_all_the_time_to_die_takes_none_of_the_others(monk
 def test_a_step_of_no_time_ends_no_cell() -> None:
     timing, _ = run(Fleet({"baseline": 7e6, "candidate": 0.0}))
     assert timing.restarts
+
+
+def test_the_budget_buys_restarts_before_blocks() -> None:
+    made = Fleet({"baseline": 9e8, "candidate": 9e8})
+    # 0.9 s a step by the test's own clock: a restart of 8 s would have three blocks of four steps.
+    timing, _ = run(made, MEASURING.model_copy(update={"restart_s": 8.0, "budget_s": 1e-3}))
+    assert len({window.block for window in timing.restarts[0].arms["baseline"].windows}) == 1

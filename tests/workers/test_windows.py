@@ -141,3 +141,11 @@ def test_a_step_of_any_length_can_become_steady(level_ms: float) -> None:
     taking = windows({"a": FakeSession(level_ms * 1e6, 1), "b": FakeSession(level_ms * 1e6, 2)}, warmup_s=1e-9)
     _, steady = taking.warm_up(taking.plan())
     assert steady == {"a": True, "b": True}
+
+
+def test_what_planning_saw_of_slow_steps_is_part_of_their_warm_up() -> None:
+    sessions = {"a": FakeSession(800e6, 1), "b": FakeSession(800e6, 2)}
+    taking = windows(sessions, warmup_s=1e-9)
+    taking.warm_up(taking.plan())
+    # One window of two steps to plan, and three of the five that the rule looks at.
+    assert [session.windows for session in sessions.values()] == [4, 4]
