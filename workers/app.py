@@ -44,8 +44,8 @@ class Desk:
         self._run_cell = run_cell
         self._since = time.time()
         self._busy: CellOrder | None = None
-        self._given_up = False
-        """The run of the cell in work was cancelled, as the presence last saw it."""
+        self._given_up = ""
+        """A run that was cancelled while a cell of it was in work, as the presence last saw it."""
         self._trusted: str | None = None
         self._is_away = False
 
@@ -74,7 +74,7 @@ class Desk:
         try:
             self.redis.set(keys.presence(self.name), presence.model_dump_json(), ex=PRESENCE_LIFE_S)
             if busy is not None and self.redis.exists(keys.cancel(busy.run_id)):
-                self._given_up = True
+                self._given_up = busy.run_id
             self._outbox.flush(self.redis)
         except (redis.RedisError, OSError) as error:
             self._away(error)
@@ -115,7 +115,7 @@ class Desk:
             return "stale"
         if self._cancelled(order.run_id):
             return "cancelled"
-        self._busy, self._given_up = order, False
+        self._busy = order
         self.show()
         began = time.monotonic()
         say(f"{order.run_id} {order.cell.id}: attempt {order.attempt}")
@@ -156,7 +156,7 @@ class Desk:
 
         def cancelled() -> bool:
             # The presence asks the server, in its own thread: one that does not answer would hold up every block.
-            return self.stopping.is_set() or self._given_up
+            return self.stopping.is_set() or self._given_up == order.run_id
 
         with machine_lease(waiting, cancelled) as lease:
             if lease is None:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import workers.calibration
 from cli.calibrate import command, describe, warnings_of
-from farm.matrix import load_matrix
+from farm.matrix import Matrix, load_matrix
 from farm.model import Calibration
 from farm.settings import Home
 from farm.statistics import Interval
@@ -67,7 +67,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     """Answer for the machine: what it was asked is kept, and it is very noisy."""
     asked: dict[str, Any] = {}
 
-    def answer(release: str, home: Home, budget_s: float, progress: Any) -> Calibration:
+    def answer(release: str, home: Home, matrix: Matrix, budget_s: float, progress: Any) -> Calibration:
         asked.update(release=release, budget_s=budget_s)
         for seen in (Seen("resolve"), Seen("measure", 6, 12, Interval(1.001, 0.99, 1.01, 6), 30.0)):
             progress(seen)
