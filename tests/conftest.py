@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,10 @@ ROOT = Path(__file__).parent.parent
 
 #: Everything the tests install stays in one ignored folder of the checkout, so that a second run is quick.
 TEST_HOME = Path(os.environ.get("FARM_TEST_HOME", ROOT / ".farm-test"))
+
+# A shell that starts the suite in the background has it ignore Ctrl-C, and every command under test would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test is timed: a busy machine is no fault of what is tested.
 hypothesis.settings.register_profile("untimed", deadline=None)
