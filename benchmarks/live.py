@@ -35,6 +35,7 @@ __all__ = ["live_command"]
 CHILD = Path(__file__).parent / "live_process.py"
 SLOWED = 0.05
 ARMS = ("base", "candidate")
+METHODS = (OURS, *(peer.name for peer in peers.PEERS))
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,8 @@ class Live:
         self.parameters = dict(parameters)
         self.seconds = seconds
         self.lease_fd = lease_fd
-        self.methods: dict[str, Callable[[float, int], tuple[bool, float]]] = {
-            OURS: self._farm,
-            peers.PEERS[0].name: self._sequential,
-            peers.PEERS[1].name: self._pyperf,
-            peers.PEERS[2].name: self._asv,
-            peers.PEERS[3].name: self._whole,
-        }
+        ways = (self._farm, self._sequential, self._pyperf, self._asv, self._whole)
+        self.methods: dict[str, Callable[[float, int], tuple[bool, float]]] = dict(zip(METHODS, ways, strict=True))
         self._start_s = self._timed("whole", 0.0, steps=1)
         self._step_s = max(1e-4, (self._timed("whole", 0.0, steps=self._few()) - self._start_s) / (self._few() - 1))
 
@@ -182,9 +178,18 @@ def replayed(folder: Path | None, work: str, condition: str, seconds: float) -> 
 @click.option("--condition", type=click.Choice(list(CONDITIONS)), default="quiet", show_default=True)
 @click.option("--runs", default=3, show_default=True, help="Comparisons of each method, A/A and slowed each.")
 @click.option("--seconds", default=60.0, show_default=True, help="Machine time of one comparison.")
+@click.option("--method", "wanted", multiple=True, type=click.Choice(METHODS), help="Only this one; may be repeated.")
 @click.option("--replayed", "folder", type=click.Path(path_type=Path, exists=True), help="Recordings to compare with.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def live_command(work: str, condition: str, runs: int, seconds: float, folder: Path | None, as_json: bool) -> None:
+def live_command(
+    work: str,
+    condition: str,
+    runs: int,
+    seconds: float,
+    wanted: tuple[str, ...],
+    folder: Path | None,
+    as_json: bool,
+) -> None:
     """Run every method for real a few times: A/A, and with 5 % of extra work."""
     bench = Bench.of(work)
     _packages(bench.folder)
@@ -192,9 +197,10 @@ def live_command(work: str, condition: str, runs: int, seconds: float, folder: P
         parameters = calibrate(bench, lambda arm, number: bench.start(arm, number, lease))
         with neighbours(condition):
             live = Live(bench, parameters, seconds, lease)
-            asked = [(method, extra) for method in live.methods for extra in (0.0, SLOWED)] * runs
+            methods = wanted or METHODS
+            asked = [(method, extra) for method in methods for extra in (0.0, SLOWED)] * runs
             random.Random(0).shuffle(asked)
-            found: dict[str, dict[float, list[Finding]]] = {m: {0.0: [], SLOWED: []} for m in live.methods}
+            found: dict[str, dict[float, list[Finding]]] = {m: {0.0: [], SLOWED: []} for m in methods}
             for number, (method, extra) in enumerate(asked):
                 finding = live.compare(method, extra, number)
                 found[method][extra].append(finding)

@@ -31,7 +31,12 @@ def release_options(command: Command) -> Command:
                 metavar="RELEASE",
                 help="What you run today; by default the newest patch of the minor before the candidate's.",
             ),
-            click.option("--suite", default="smoke", show_default=True, help="A suite of the matrix."),
+            click.option(
+                "--suite",
+                default="smoke",
+                show_default=True,
+                help="A suite of the matrix: smoke, standard, or your own.",
+            ),
             click.option(
                 "--backend",
                 "backends",

@@ -47,6 +47,9 @@ def find_evidence(home: Home, settings: Settings, run_id: str | None) -> Evidenc
         if client.state(run_id) is RunState.RUNNING:
             raise UsageError(f"run '{run_id}' is still running; follow it: farm watch {run_id}")
         return client.evidence(run_id)
+    if not home.database.is_file():
+        # Opening a store makes one: a question about a run leaves nothing behind.
+        raise UsageError(f"there is no run '{run_id}' in {home.root}; start one: farm submit --candidate 2.13")
     return Store.open(home).evidence(run_id)
 
 
