@@ -8,13 +8,14 @@ from pydantic import ValidationError
 
 from farm.broker.client import FarmClient
 from farm.errors import InfrastructureFailed, UsageError
-from farm.model import Evidence, RunState
+from farm.model import Evidence, Judgement, RunState
 from farm.settings import Home, Settings
 from farm.store import Store
 
-__all__ = ["find_evidence", "keep_evidence"]
+__all__ = ["evidence_folder", "find_evidence", "keep_evidence", "keep_judgement", "other_judgements"]
 
 FILE = "evidence.json"
+JUDGEMENTS = "judgements"
 
 
 def keep_evidence(home: Home, evidence: Evidence) -> Path:
@@ -30,6 +31,35 @@ def keep_evidence(home: Home, evidence: Evidence) -> Path:
             f"evidence of run '{evidence.run_id}' cannot be kept in {folder}: {error}"
         ) from error
     return folder
+
+
+def evidence_folder(home: Home, run_id: str) -> Path | None:
+    """Return the folder of a run whose evidence is kept in ``home``."""
+    folder = home.runs / run_id
+    return folder if (folder / FILE).is_file() else None
+
+
+def keep_judgement(folder: Path, judgement: Judgement) -> Path:
+    """Write ``judgement`` beside those that are there, named by its content, and return the file.
+
+    One that is there already is left as it is. Raises InfrastructureFailed for a full disk.
+    """
+    kind = "registered" if judgement.registered else "afterwards"
+    path = folder / JUDGEMENTS / f"{kind}-{judgement.digest()[:16]}.json"
+    try:
+        path.parent.mkdir(exist_ok=True)
+        if not path.is_file():
+            making = path.with_name(f".{path.name}")
+            making.write_text(judgement.model_dump_json(indent=2), encoding="utf-8")
+            making.replace(path)
+    except OSError as error:
+        raise InfrastructureFailed(f"the judgement cannot be kept in {path.parent}: {error}") from error
+    return path
+
+
+def other_judgements(home: Home, run_id: str) -> list[Path]:
+    """Return the judgements of a run under limits that were named afterwards."""
+    return sorted((home.runs / run_id / JUDGEMENTS).glob("afterwards-*.json"))
 
 
 def find_evidence(home: Home, settings: Settings, run_id: str | None) -> Evidence:

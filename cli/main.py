@@ -20,6 +20,7 @@ __all__ = ["main"]
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "submit": ("cli.submit", "Compare a candidate with a baseline and decide."),
     "report": ("cli.report", "Print a run's decisions again, or write its page."),
+    "decide": ("cli.decide", "Judge stored evidence again, with its own limits or with others."),
     "plan": ("cli.plan", "Show what a submission would measure, without measuring."),
     "calibrate": ("cli.calibrate", "Measure how noisy this machine is and what it can resolve."),
     "status": ("cli.status", "List runs, queues and workers."),
@@ -28,6 +29,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "worker": ("cli.worker", "Measure on this machine for a coordinator."),
     "doctor": ("cli.doctor", "Say what makes measurements on this machine noisy, and what could be better."),
     "workload": ("cli.workload", "List and show workloads."),
+    "schema": ("cli.schema", "Print the JSON Schema of what is kept and exchanged."),
 }
 
 EPILOG = """\b

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cli.evidence import find_evidence
+from cli.evidence import find_evidence, other_judgements
 from farm.errors import InfrastructureFailed
 from farm.judge import judge
 from farm.model import Evidence, Judgement
@@ -39,7 +39,14 @@ def command(run: str | None, kind: str, as_json: bool, output: Path | None, trac
     evidence = find_evidence(home, load_settings(), run)
     if traces is not None:
         _write_traces(evidence, traces, home)
-    text = render(evidence, judge(evidence), "json" if as_json else kind)
+    write_or_print(render(evidence, judge(evidence), "json" if as_json else kind), output)
+    if others := other_judgements(home, evidence.run_id):
+        said = f"{len(others)} judgement{'s' if len(others) > 1 else ''} under limits that were named afterwards"
+        click.echo(f"{said}: {others[0].parent}", err=True)
+
+
+def write_or_print(text: str, output: Path | None) -> None:
+    """Print ``text``, or write it into ``output``. Raises InfrastructureFailed where that cannot be written."""
     if output is None:
         click.echo(text)
         return

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from cli.asking import Asked, plan_for, release_options, understand
-from cli.evidence import keep_evidence
+from cli.evidence import keep_evidence, keep_judgement
 from cli.fleet import wait_for_hosts
 from cli.following import follow
 from farm.broker.client import FarmClient
@@ -103,7 +103,9 @@ def exit_code(evidence: Evidence, judgement: Judgement, require: Decision | None
 
 def publish(asked: Asked, evidence: Evidence, judgement: Judgement) -> Path:
     """Keep the evidence and its page in the home; return the page."""
-    page = keep_evidence(asked.home, evidence) / "report.html"
+    folder = keep_evidence(asked.home, evidence)
+    keep_judgement(folder, judgement)
+    page = folder / "report.html"
     page.write_text(to_html(evidence, judgement), encoding="utf-8")
     return page
 

@@ -165,7 +165,8 @@ def _one_wheel(plan: Plan, cell: Cell) -> str | None:
     old, new = arms.get(Side.BASELINE, {}), arms.get(Side.CANDIDATE, {})
     for target in old.keys() & new.keys() if not plan.aa else ():
         pair = [plan.environments.get(keys[target]) for keys in (old, new)]
-        wheels = {environment.release.sha256 if environment else None for environment in pair}
+        # Evidence that was written by hand may know no hash, and nothing is alike in what is not known.
+        wheels = {(environment.release.sha256 or None) if environment else None for environment in pair}
         if old[target] == new[target] or (len(wheels) == 1 and None not in wheels):
             return f"both arms are one wheel on {target}"
     return None

@@ -77,7 +77,7 @@ def blocked(gate: Gate, asked: GateQuestion, *, relative: bool) -> Verdict | Non
         reason = f"{asked.arm} out of memory beside the other arms' runners: {arm.reason}"
         return verdict(Status.UNTESTED, reason) if gate in TIMED else None
     if arm.outcome is not Outcome.OK:
-        return verdict(Status.FAIL, f"{asked.arm} {arm.outcome}: {arm.reason}")
+        return verdict(Status.FAIL, _ended(asked.arm, arm))
     if reference.ended_while_timed:
         # The candidate mends nothing that the baseline did well before: its times are missing, no more.
         reason = f"the reference ended while it was timed: {_ended(asked.reference, reference)}"
@@ -90,4 +90,4 @@ def blocked(gate: Gate, asked: GateQuestion, *, relative: bool) -> Verdict | Non
 
 
 def _ended(name: str, result: ArmResult) -> str:
-    return f"{name} {result.outcome}: {result.reason}"
+    return f"{name} {result.outcome}: {result.reason}" if result.reason else f"{name} {result.outcome}"

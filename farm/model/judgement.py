@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from farm.model.words import SCHEMA_VERSION, Backend, Decision, Gate, Model, Question, Status, Track
@@ -113,6 +115,9 @@ class Judgement(Model):
     run_id: str
     plan_digest: str
     matrix_digest: str
+    """Of the matrix whose limits judge: the plan's own, or the one that was named afterwards."""
+    registered: bool = True
+    """These limits were frozen in the plan before the first cell ran."""
     coverage: Coverage
     cells: tuple[CellVerdicts, ...]
     rows: tuple[DecisionRow, ...]
@@ -122,3 +127,27 @@ class Judgement(Model):
     """None where no A/A cell was planned."""
     unstable: dict[str, str] = Field(default_factory=dict)
     """Cells whose own A/A history is wider than a limit that judges them, with that history in words."""
+
+
+class Flip(Model):
+    """Something that other limits answer otherwise."""
+
+    what: Literal["verdict", "row", "tier"]
+    tier: str
+    question: Question
+    subject: str
+    """Of a verdict its cell, of a row its workload or path and backend, of a tier nothing."""
+    gate: Gate | None = None
+    before: str
+    """"pass", "defer"; "not asked" where only the other limits ask."""
+    after: str
+    figure: Figure | None = None
+    """Under the other limits."""
+    limit_before: float | None = None
+
+
+class Rejudgement(Model):
+    """Stored evidence judged again, beside what its own plan says of it."""
+
+    judgement: Judgement
+    flips: tuple[Flip, ...] = ()

@@ -146,9 +146,10 @@ def asked(evidence: Evidence) -> str:
     plan = evidence.plan
     typed = ", ".join(f"{name} {what}" for name, what in plan.requested.items())
     same = "; an A/A run: both arms are one wheel" if plan.aa else ""
+    asked_for = f" (asked for: {typed})" if typed else ""
     return (
         f"candidate {releases(evidence, Side.CANDIDATE)} against baseline {releases(evidence, Side.BASELINE)}, "
-        f"suite {plan.suite}, backends {', '.join(plan.requested_backends) or 'none'} (asked for: {typed}){same}"
+        f"suite {plan.suite}, backends {', '.join(plan.requested_backends) or 'none'}{asked_for}{same}"
     )
 
 

@@ -1,11 +1,12 @@
-"""Every case of the public reports that touches judging comes out right."""
+"""Every case of the public reports that touches judging comes out right, through `farm decide` as a user types it."""
 
 from __future__ import annotations
 
 import pytest
+from click.testing import CliRunner
 
-from farm.judge import judge
-from farm.model import Cell, Decision, Evidence, Gate, Judgement, Outcome, Status, Validity, Verdict
+from cli.decide import command
+from farm.model import Cell, Decision, Evidence, Gate, Judgement, Outcome, Rejudgement, Status, Validity, Verdict
 from farm.report.markdown import to_markdown
 from farm.statistics import two_modes
 from tests.evidence import (
@@ -26,6 +27,12 @@ from tests.evidence import (
 
 COLD, WARM = (3.161950, 3.177650, 3.166400), (3.739150, 3.657400, 3.773350)
 TIMED = (Gate.CORRECTNESS, Gate.LATENCY)
+
+
+def judge(evidence: Evidence) -> Judgement:
+    """Return what `farm decide` prints of ``evidence`` that it is given as a file would be."""
+    found = CliRunner().invoke(command, ["-", "--json"], input=evidence.model_dump_json(), catch_exceptions=False)
+    return Rejudgement.model_validate_json(found.stdout).judgement
 
 
 def verdict(judgement: Judgement, gate: Gate, limits: str = "serving") -> Verdict:
