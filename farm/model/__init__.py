@@ -30,6 +30,7 @@ from farm.model.plan import (
     Plan,
     PlannedWorkload,
     Release,
+    Stage,
     Tier,
 )
 from farm.model.result import (
@@ -52,7 +53,7 @@ from farm.model.result import (
     pack_ns,
     unpack_ns,
 )
-from farm.model.run import Evidence, Progress, RunRow, RunState
+from farm.model.run import Evidence, Progress, RunRow, RunState, Standing
 from farm.model.words import SCHEMA_VERSION, Backend, Decision, Gate, Model, Outcome, Question, Side, Status, Track
 
 __all__ = [
@@ -102,6 +103,10 @@ __all__ = [
     "RunRow",
     "RunState",
     "Side",
+    "Stage",
+    "StageDecision",
+    "StageTier",
+    "Standing",
     "Status",
     "Tier",
     "TierDecision",
