@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from farm.judge import judge
 from farm.model import Evidence, Figure, Flip, Gate, Judgement, Question, Rejudgement, Tier
+from farm.stages import service_tiers
 
 __all__ = ["rejudge"]
 
@@ -19,9 +20,10 @@ def rejudge(evidence: Evidence, tiers: Sequence[Tier], matrix_digest: str) -> Re
     word for word are still the registered ones.
     """
     registered = judge(evidence)
-    if tuple(tiers) == evidence.plan.tiers:
+    tiers = service_tiers(tiers, evidence.plan.stages)
+    if tiers == evidence.plan.tiers:
         return Rejudgement(judgement=registered)
-    found = judge(evidence.model_copy(update={"plan": evidence.plan.model_copy(update={"tiers": tuple(tiers)})}))
+    found = judge(evidence.model_copy(update={"plan": evidence.plan.model_copy(update={"tiers": tiers})}))
     found = found.model_copy(
         update={"plan_digest": registered.plan_digest, "matrix_digest": matrix_digest, "registered": False}
     )

@@ -15,6 +15,8 @@ from farm.model.judgement import (
     Flip,
     Judgement,
     Rejudgement,
+    StageDecision,
+    StageTier,
     TierDecision,
     Verdict,
 )

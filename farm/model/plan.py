@@ -149,6 +149,8 @@ class Cell(Model):
     """"build variant differs": measured all the same, and never better than `defer`."""
     stage: str = ""
     """Name of the plan's stage that it belongs to; "" where the plan has none."""
+    in_service: bool = False
+    """Measured again while a share of the service runs the candidate: evidence for that stage's tiers alone."""
 
 
 class Tier(Model):

@@ -58,6 +58,8 @@ class Evidence(Model):
     """Results that arrived after their cell was decided: kept, never counted."""
     unfinished: dict[str, str] = Field(default_factory=dict)
     """Cells without a result, with the reason."""
+    still_open: tuple[str, ...] = ()
+    """Those of them that wait or are measured: a run that goes on."""
     left_out: dict[str, str] = Field(default_factory=dict)
     """Cells of a later stage that nobody needed after an earlier one, with the reason: the run is complete without."""
 
