@@ -84,7 +84,10 @@ def judge(evidence: Evidence) -> Judgement:
         rows=tuple(rows),
         tiers=tuple(tiers),
         stages=stage_decisions(evidence, verdicts, tiers, rows_of),
-        alarms=(*dict.fromkeys(line for lines in asymmetry.values() for line in lines), *aa_alarms(plan, results, [*verdicts, *controls])),
+        alarms=(
+            *dict.fromkeys(line for lines in asymmetry.values() for line in lines),
+            *aa_alarms(plan, results, [*verdicts, *controls]),
+        ),
         false_alarms=false_alarms,
         unstable=unstable_cells(
             plan, results, {cell.id: [tier for tier in plan.tiers if concerns(tier, cell)] for cell in plan.cells}

@@ -112,7 +112,7 @@ def _service_name(tier: str, stage: str) -> str:
 
 
 def concerns(tier: Tier, cell: Cell) -> bool:
-    """Return whether ``cell`` is evidence for ``tier``: it runs such work, and in service what is measured in service."""
+    """Return whether ``cell`` is evidence for ``tier``: its own work, and in service what is measured there."""
     return _runs(tier, cell) and tier.stage == (cell.stage if cell.in_service else "")
 
 

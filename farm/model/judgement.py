@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from typing import Literal
-
 from pydantic import Field
 
 from farm.model.words import SCHEMA_VERSION, Backend, Decision, Gate, Model, Question, Status, Track
