@@ -424,12 +424,6 @@ def _check_stages(checked: _File, workloads: Sequence[str], where: str) -> None:
         for name in stage.in_service:
             if name not in tiers:
                 raise UsageError(f"{here}.in_service: unknown tier '{name}'; {_list(sorted(tiers))}")
-        for backend in stage.backends:
-            if backend not in checked.backends:
-                raise UsageError(f"{here}.backends: '{backend}' is not in backends; {_list(checked.backends)}")
-        for gate in stage.gates:
-            if gate not in checked.gates:
-                raise UsageError(f"{here}.gates: '{gate}' is not in gates; {_list(checked.gates)}")
         if stage.share is not None and not stage.in_service:
             raise UsageError(f"{here}.share: a share of what? in_service names the tiers that run the candidate")
         if Gate.ROLLBACK in stage.gates and "rehearsal" not in stage.kinds:
