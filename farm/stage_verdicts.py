@@ -103,7 +103,11 @@ def stage_decisions(
         if tier.stage:
             found = decided[tier.name]
             return StageTier(tier=tier.name, decision=_in_service(found.decision), reason=found.reason)
-        failing = _failing(rows_of(until(at), tier))
+        known = until(at)
+        # What a later stage asks is no reason here, neither against the tier nor against keeping a workload apart.
+        given = {verdict.gate for found in known if found.tier == tier.name for verdict in found.verdicts}
+        so_far = tier.model_copy(update={"required": tuple(gate for gate in tier.required if gate in given)})
+        failing = _failing(rows_of(known, so_far))
         if failing is not None:
             reason = f"{failing.workload} on {failing.backend}: {failing.reason}"
             return StageTier(tier=tier.name, decision="end", reason=reason)
