@@ -103,6 +103,16 @@ def stage_decisions(
         if tier.stage:
             found = decided[tier.name]
             return StageTier(tier=tier.name, decision=_in_service(found.decision), reason=found.reason)
+        here = [
+            (found, verdict)
+            for found in verdicts
+            if found.tier == tier.name and found.question is Question.VERSION
+            for verdict in found.verdicts
+            if verdict.gate in tier.required and number(found, verdict) == at
+            if verdict.gate in cells[found.cell_id].gates or verdict.gate is Gate.ROLLBACK
+        ]
+        if not here:
+            return None
         known = until(at)
         # What a later stage asks is no reason here, neither against the tier nor against keeping a workload apart.
         given = {verdict.gate for found in known if found.tier == tier.name for verdict in found.verdicts}
@@ -111,14 +121,6 @@ def stage_decisions(
         if failing is not None:
             reason = f"{failing.workload} on {failing.backend}: {failing.reason}"
             return StageTier(tier=tier.name, decision="end", reason=reason)
-        here = [
-            (found, verdict)
-            for found in verdicts
-            if found.tier == tier.name and found.question is Question.VERSION
-            for verdict in found.verdicts
-            if verdict.gate in tier.required and number(found, verdict) == at and verdict.status in _WEIGHT
-            if verdict.gate in cells[found.cell_id].gates or verdict.gate is Gate.ROLLBACK
-        ]
         return StageTier(tier=tier.name, decision="go on", reason=_doubts(here))
 
     found = []
@@ -158,8 +160,9 @@ def _failing(rows: Iterable[DecisionRow]) -> DecisionRow | None:
 
 
 def _doubts(found: Sequence[tuple[CellVerdicts, Verdict]]) -> str:
-    if not found:
+    doubts = [pair for pair in found if pair[1].status in _WEIGHT]
+    if not doubts:
         return "every required gate that it asks passes"
-    cell, verdict = min(found, key=lambda pair: _WEIGHT[pair[1].status])
-    more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    cell, verdict = min(doubts, key=lambda pair: _WEIGHT[pair[1].status])
+    more = f", and {len(doubts) - 1} more" if len(doubts) > 1 else ""
     return f"{verdict.gate} of {cell.cell_id} {verdict.status}: {verdict.reason}{more}"

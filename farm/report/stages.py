@@ -41,8 +41,8 @@ class StageView:
     def lines(self) -> list[str]:
         """The stage in lines, for a terminal."""
         head = f"{self.title}: {self.state}" + (f"; {self.description}" if self.description else "")
-        told = [f"  {tier}: {decision}, {reason}" for tier, decision, reason in self.tiers]
-        return [head, *(f"  {check.line}" for check in self.checks), *told]
+        told = [f"- {tier}: {decision}, {reason}" for tier, decision, reason in self.tiers]
+        return [head, *(f"- {check.line}" for check in self.checks), *told]
 
 
 def stage_views(evidence: Evidence, judgement: Judgement) -> tuple[StageView, ...]:

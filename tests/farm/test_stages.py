@@ -204,6 +204,14 @@ def test_verdicts_of_one_case_from_two_stages_are_one_row() -> None:
     ]
 
 
+def test_a_stage_says_nothing_of_a_tier_that_it_asks_nothing_for() -> None:
+    research = made.tier("research", required=(Gate.CORRECTNESS, Gate.LATENCY))
+    plan = in_stages(tiers=(made.tier(), research))
+    found = judge(run_of(plan, answers(plan, ["single", "gates", "canary"])))
+    assert said(found, "single") == {"serving": "go on", "research": "go on"}
+    assert said(found, "gates") == {"serving": "go on"}
+
+
 def test_a_gate_that_a_later_stage_asks_is_untested_until_it_has_run_and_never_waived() -> None:
     plan = in_stages()
     found = judge(run_of(plan, answers(plan, ["single"])))
