@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from farm.catalogue import CaseSpec, WorkloadSpec, catalogue, read_workload
 from farm.errors import UsageError
-from farm.model import Backend, Decision, Gate, Measuring, Model, Tier
+from farm.model import Backend, Decision, Gate, Measuring, Model, StateKind, Tier
 from farm.statistics import least_restarts
 
 __all__ = ["Matrix", "Planning", "load_matrix"]
@@ -89,6 +89,7 @@ class _Tier(_Checked):
     compile_ratio: Positive
     graph_breaks: Annotated[int, Field(ge=0)]
     rollback_s: Positive
+    state_required: tuple[StateKind, ...] = ()
     feature_gain: Positive
     feature_memory_gain: Positive | None = None
     reason: dict[str, str] = {}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.resources import files
+from typing import get_args
 
 from packaging.version import Version
 
@@ -31,6 +32,7 @@ from farm.model import (
     PlannedWorkload,
     Release,
     Side,
+    StateKind,
 )
 from farm.releases import Resolution
 
@@ -214,9 +216,16 @@ def _rehearsals(matrix: Matrix, capability: str, measured: Sequence[Cell]) -> li
             "kind": "rehearsal",
             "arms": tuple(arm for arm in first.arms if "+" not in arm.name),
             "gates": (Gate.ROLLBACK,),
+            "state": _state_of(matrix, first.backend),
         }
     )
     return [rehearsal]
+
+
+def _state_of(matrix: Matrix, backend: Backend) -> tuple[StateKind, ...]:
+    """Return the kinds of state that some tier on ``backend`` needs back, in one order for all matrices."""
+    needed = {kind for tier in matrix.tiers if backend in tier.backends for kind in tier.state_required}
+    return tuple(kind for kind in get_args(StateKind) if kind in needed)
 
 
 def _confirmed(cells: Sequence[Cell]) -> list[Cell]:

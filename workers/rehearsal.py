@@ -1,8 +1,11 @@
 """The way back, walked: the baseline's wheels over the candidate's, with the network really off, and proven.
 
-In a copy of the candidate's environment the baseline is put back from the wheelhouse alone, with an empty installer
-cache. What is installed is held against the baseline's lock, file by file for what was reinstalled, and the control
-workload must give bitwise what it gave before the upgrade.
+A copy of the candidate's environment serves for a moment: it writes state, and bytecode beside its sources. Then the
+baseline is put back from the wheelhouse alone, with an empty installer cache. What is installed is held against the
+baseline's lock, file by file for what was reinstalled, the control workload must give bitwise what it gave before the
+upgrade, and the baseline opens what the candidate wrote. A second walk shows whether the first one was luck.
+
+Nothing asks a human: every process has its input closed, so what would ask fails.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import csv
 import hashlib
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -21,13 +25,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from packaging.utils import canonicalize_name
 
 from farm.errors import EnvironmentFailed
 from farm.installer import run_uv
-from farm.model import Environment, LockedPackage, Outcome, Rehearsal
+from farm.model import Environment, KeptState, LockedPackage, Outcome, Rehearsal, StateKind
 from farm.owners import owner_name
 from farm.pip_settings import installer_environment
 from farm.settings import Home
@@ -41,6 +45,7 @@ from workers.environments import (
     sync,
 )
 from workers.session import ArmEnded
+from workers.state import StateKeeper
 from workers.wheelhouse import delta, flat_folder, keep
 
 __all__ = ["rehearse"]
@@ -75,6 +80,11 @@ class _Walk:
     steps_ns: dict[str, int] = field(default_factory=dict)
     network_off_by: str = ""
     reinstalled: tuple[str, ...] = ()
+    again_ns: dict[str, int] = field(default_factory=dict)
+    leftovers: tuple[str, ...] = ()
+    state: dict[StateKind, KeptState] = field(default_factory=dict)
+    again: bool = False
+    """The second walk is under way."""
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -82,28 +92,35 @@ class _Walk:
         try:
             yield
         finally:
-            self.steps_ns[name] = time.monotonic_ns() - began
+            (self.again_ns if self.again else self.steps_ns)[name] = time.monotonic_ns() - began
 
     def ended(self, outcome: Outcome, reason: str = "", **more: Any) -> Rehearsal:
         return Rehearsal.model_validate(
             {
                 "outcome": outcome,
-                "reason": reason,
+                "reason": f"the second time: {reason}" if self.again and reason else reason,
                 "steps_ns": self.steps_ns,
                 "network_off_by": self.network_off_by,
                 "reinstalled": self.reinstalled,
+                "again_ns": self.again_ns,
+                "leftovers": self.leftovers,
+                "state": self.state,
                 **more,
             }
         )
 
 
 def rehearse(
-    baseline: Environment, candidate: Environment, home: Home, control: Callable[[Path], dict[str, str]]
+    baseline: Environment,
+    candidate: Environment,
+    home: Home,
+    control: Callable[[Path], dict[str, str]],
+    keeper: StateKeeper | None = None,
 ) -> Rehearsal:
     """Return how the way from ``candidate`` back to ``baseline`` went.
 
-    ``control(python)`` returns the digests of the control workload's outputs under an interpreter. Whatever fails is
-    the rehearsal's outcome and never raised.
+    ``control(python)`` returns the digests of the control workload's outputs under an interpreter; ``keeper`` writes
+    and opens the state that must come back. Whatever fails is the rehearsal's outcome and never raised.
     """
     walk = _Walk()
     wheels = delta(baseline, candidate)
@@ -123,6 +140,18 @@ def rehearse(
             root = Path(scratch) / "environment"
             with walk.step("prepare candidate"):
                 make_venv(root)
+                sync(candidate, root)
+            if keeper is not None:
+                with walk.step("prepare state"):
+                    keeper.write(root / "bin/python")
+            walked = _walk_back(walk, baseline, wheels, root, home, expected, control)
+            if walked.outcome is not Outcome.OK:
+                return walked
+            if keeper is not None:
+                with walk.step("state"):
+                    walk.state = cast(dict[StateKind, KeptState], keeper.read(root / "bin/python"))
+            walk.again = True
+            with walk.step("prepare candidate"):
                 sync(candidate, root)
             return _walk_back(walk, baseline, wheels, root, home, expected, control)
     except EnvironmentFailed as error:
@@ -146,6 +175,7 @@ def _walk_back(
     if not prefix:
         return walk.ended(Outcome.FAILED, f"the network cannot be taken away here: {walk.network_off_by}")
     before = installed_packages(root)
+    began = time.time()
     with walk.step("reinstall"):
         _reinstall(baseline, wheels, root, home, prefix)
     after = installed_packages(root)
@@ -158,6 +188,9 @@ def _walk_back(
         wrong = mismatches(baseline.packages, after)
         wrong += _damaged_files(root, {wheel.name for wheel in wheels})
         wrong += _strays(root)
+        dangerous, idle = _bytecode(root, began)
+        wrong += dangerous
+        walk.leftovers = (f"bytecode that nothing will use: {idle} files",) if idle else ()
     with walk.step("control"):
         equal = control(root / "bin/python") == expected
     more: dict[str, Any] = {"mismatches": wrong, "control_equal": equal}
@@ -171,12 +204,12 @@ def _walk_back(
 def _reinstall(
     baseline: Environment, wheels: tuple[LockedPackage, ...], root: Path, home: Home, prefix: tuple[str, ...]
 ) -> None:
-    house = flat_folder(wheels, home, root.parent / "wheels")
+    house = flat_folder(wheels, home, Path(tempfile.mkdtemp(prefix="wheels-", dir=root.parent)))
     lines = root.parent / "baseline.txt"
     lines.write_text(requirement_lines(baseline, by_name=True))
     environment = {name: value for name, value in installer_environment().items() if not name.startswith("UV_")}
     # A configuration file may name places where a wheel that the wheelhouse lacks could still be found.
-    environment |= {"UV_CACHE_DIR": str(root.parent / "empty-cache"), "UV_NO_CONFIG": "1"}
+    environment |= {"UV_CACHE_DIR": tempfile.mkdtemp(prefix="empty-cache-", dir=root.parent), "UV_NO_CONFIG": "1"}
     command = ["pip", "sync", "--quiet", "--offline", "--no-index", "--find-links", str(house), "--require-hashes"]
     # Another build of the same version counts as installed, unless uv is told to put it back.
     command += [word for wheel in wheels for word in ("--reinstall-package", wheel.name)]
@@ -205,6 +238,7 @@ def network_off() -> tuple[tuple[str, ...], str]:
                 capture_output=True,
                 text=True,
                 check=False,
+                stdin=subprocess.DEVNULL,
                 timeout=30,
                 env=dict(os.environ),
             )
@@ -243,6 +277,40 @@ def _record_digest(path: Path, algorithm: str) -> str:
     with path.open("rb") as file:
         raw = hashlib.file_digest(file, algorithm).digest()
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _bytecode(root: Path, reinstalled_at: float) -> tuple[list[str], int]:
+    """Return bytecode of the candidate that the baseline would run, and how much lies there that nothing will use.
+
+    Python takes bytecode by the time and size of its source (PEP 552 headers): older than the reinstallation and
+    fitting the new source, it is the candidate's, and would be run for the baseline's.
+    """
+    dangerous, idle = [], 0
+    site = site_packages(root)
+    for path in site.rglob("*.pyc"):
+        source = path.parent.parent / f"{path.name.partition('.')[0]}.py"
+        with path.open("rb") as file:
+            header = file.read(16)
+        if path.parent.name != "__pycache__":
+            # Python imports it where there is no source at all.
+            source = path.with_suffix(".py")
+        fits = source.is_file() and _fits(header, source.stat())
+        sourceless = path.parent.name != "__pycache__" and not source.is_file()
+        older = path.stat().st_mtime < reinstalled_at
+        changed = source.is_file() and source.stat().st_ctime >= reinstalled_at
+        if older and (sourceless or (fits and changed)):
+            dangerous.append(f"{path.relative_to(site)} is bytecode of what was replaced, and would be run")
+        elif not fits:
+            idle += 1
+    return sorted(dangerous)[:20], idle
+
+
+def _fits(header: bytes, source: os.stat_result) -> bool:
+    flags, modified, size = struct.unpack("<3I", header[4:16]) if len(header) == 16 else (0, 0, -1)
+    if flags:
+        # By hash: unchecked it always fits, checked Python looks itself.
+        return not flags & 0b10
+    return bool((modified, size) == (int(source.st_mtime) & 0xFFFFFFFF, source.st_size & 0xFFFFFFFF))
 
 
 def _strays(root: Path) -> list[str]:

@@ -77,7 +77,8 @@ def _fetch(package: LockedPackage, folder: Path, requirement: str) -> Path:
             text=True,
             check=False,
             timeout=DOWNLOAD_TIMEOUT_S,
-            env={**os.environ, **_pip_indexes(settings)},
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **_pip_indexes(settings), "PIP_NO_INPUT": "1"},
         )
     except subprocess.TimeoutExpired as error:
         raise EnvironmentFailed(f"fetching '{package.wheel}' took over {DOWNLOAD_TIMEOUT_S:.0f} s") from error

@@ -40,6 +40,7 @@ from farm.model.result import (
     Comparison,
     CompileExport,
     Examination,
+    KeptState,
     Memory,
     Operator,
     Output,
@@ -53,7 +54,19 @@ from farm.model.result import (
     unpack_ns,
 )
 from farm.model.run import Evidence, Progress, RunRow, RunState
-from farm.model.words import SCHEMA_VERSION, Backend, Decision, Gate, Model, Outcome, Question, Side, Status, Track
+from farm.model.words import (
+    SCHEMA_VERSION,
+    Backend,
+    Decision,
+    Gate,
+    Model,
+    Outcome,
+    Question,
+    Side,
+    StateKind,
+    Status,
+    Track,
+)
 
 __all__ = [
     "MAX_SAMPLES_BYTES",
@@ -84,6 +97,7 @@ __all__ = [
     "Host",
     "HostCheck",
     "Judgement",
+    "KeptState",
     "LockedPackage",
     "Measuring",
     "Memory",
@@ -102,6 +116,7 @@ __all__ = [
     "RunRow",
     "RunState",
     "Side",
+    "StateKind",
     "Status",
     "Tier",
     "TierDecision",

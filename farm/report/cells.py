@@ -42,6 +42,7 @@ class RehearsalView:
     outcome: str
     facts: Rows
     steps: Rows
+    state: Rows
     reinstalled: tuple[str, ...]
     mismatches: tuple[str, ...]
     last_words: str
@@ -298,13 +299,23 @@ def _rehearsal(walked: Rehearsal) -> RehearsalView:
     facts = (
         ("back after", seconds(walked.duration_ns)),
         ("network off by", walked.network_off_by),
+        (
+            "back a second time after",
+            seconds(sum(ns for name, ns in walked.again_ns.items() if "prepare" not in name))
+            if walked.again_ns
+            else "",
+        ),
         ("control outputs", equal),
+        ("left behind", "; ".join(walked.leftovers)),
         ("reason", walked.reason),
     )
     return RehearsalView(
         outcome=walked.outcome.value,
         facts=tuple((name, value) for name, value in facts if value),
         steps=tuple((name, seconds(ns)) for name, ns in walked.steps_ns.items()),
+        state=tuple(
+            (kind, f"{kept.result}{f': {kept.reason}' if kept.reason else ''}") for kind, kept in walked.state.items()
+        ),
         reinstalled=walked.reinstalled,
         mismatches=walked.mismatches,
         last_words=walked.last_words,
