@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "submit": ("cli.submit", "Compare a candidate with a baseline and decide."),
     "report": ("cli.report", "Print a run's decisions again, or write its page."),
     "decide": ("cli.decide", "Judge stored evidence again, with its own limits or with others."),
+    "export": ("cli.export", "Write a run's numbers as CSV, for asv, or for the PyTorch benchmark database."),
     "plan": ("cli.plan", "Show what a submission would measure, without measuring."),
     "calibrate": ("cli.calibrate", "Measure how noisy this machine is and what it can resolve."),
     "status": ("cli.status", "List runs, queues and workers."),

@@ -36,7 +36,7 @@ from farm.model import (
 )
 from farm.releases import Resolution
 
-__all__ = ["PlanRequest", "make_plan", "served_capabilities"]
+__all__ = ["PlanRequest", "make_plan", "planned_workloads", "served_capabilities"]
 
 #: One thread of everything: thread pools of two arms on one machine are the noise that we measure against.
 #: The allocator settings keep freed memory, so that no step pays for page faults (measured here: 4 % to 0). An
@@ -137,17 +137,22 @@ def make_plan(
         matrix_source=matrix.source,
         versions=matrix.versions,
         tiers=matrix.tiers,
-        workloads={
-            w.spec.name: PlannedWorkload(
-                backends=w.backends or (), production_cases=tuple(c.name for c in w.cases if c.production_shape)
-            )
-            for w in matrix.workloads
-        },
+        workloads=planned_workloads(matrix),
         caveats=matrix.caveats,
         cells=tuple(cells),
         sources={w.spec.name: w.spec.source for w in matrix.workloads if w.own},
         seed=matrix.seed,
     )
+
+
+def planned_workloads(matrix: Matrix) -> dict[str, PlannedWorkload]:
+    """Return what ``matrix`` asks of its workloads before any tier adopts a release for them."""
+    return {
+        w.spec.name: PlannedWorkload(
+            backends=w.backends or (), production_cases=tuple(c.name for c in w.cases if c.production_shape)
+        )
+        for w in matrix.workloads
+    }
 
 
 def _why_uncovered(backend: Backend, request: PlanRequest, live: set[Backend]) -> str:

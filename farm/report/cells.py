@@ -213,11 +213,16 @@ def _question(cell: Cell) -> Rows:
         ("production shape", "yes" if cell.production_shape else "no"),
         ("capability", cell.capability),
         ("parameters", ", ".join(f"{name} {value}" for name, value in cell.parameters.items())),
-        ("workload digest", control.workload_digest),
-        ("seed", str(control.seed)),
+        ("workload digest", control.workload_digest or "not recorded"),
+        ("seed", str(control.seed) if control.workload_digest else "not recorded"),
         ("environment variables", ", ".join(f"{k}={v}" for k, v in control.environment_variables.items())),
-        ("control", f"broken: {cell.broken_control}" if cell.broken_control else "kept"),
+        ("control", f"broken: {cell.broken_control}" if cell.broken_control else _control(cell)),
     )
+
+
+def _control(cell: Cell) -> str:
+    """Return whether the arms' control was kept: evidence that was written by hand may record none."""
+    return "kept" if cell.control.workload_digest else "not recorded"
 
 
 def _host(result: CellResult) -> Rows:
