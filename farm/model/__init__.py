@@ -52,6 +52,15 @@ from farm.model.result import (
     pack_ns,
     unpack_ns,
 )
+from farm.model.rollback import (
+    Dependent,
+    PackageMove,
+    PlacedPackage,
+    RollbackJournal,
+    RollbackPlan,
+    RollbackProof,
+    TorchIdentity,
+)
 from farm.model.run import Evidence, Progress, RunRow, RunState
 from farm.model.words import SCHEMA_VERSION, Backend, Decision, Gate, Model, Outcome, Question, Side, Status, Track
 
@@ -73,6 +82,7 @@ __all__ = [
     "Coverage",
     "Decision",
     "DecisionRow",
+    "Dependent",
     "Environment",
     "EnvironmentRefused",
     "Evidence",
@@ -91,6 +101,8 @@ __all__ = [
     "Operator",
     "Outcome",
     "Output",
+    "PackageMove",
+    "PlacedPackage",
     "Plan",
     "PlannedWorkload",
     "Progress",
@@ -99,12 +111,16 @@ __all__ = [
     "Rejudgement",
     "Release",
     "Restart",
+    "RollbackJournal",
+    "RollbackPlan",
+    "RollbackProof",
     "RunRow",
     "RunState",
     "Side",
     "Status",
     "Tier",
     "TierDecision",
+    "TorchIdentity",
     "Trace",
     "Track",
     "Validity",
