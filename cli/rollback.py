@@ -85,12 +85,14 @@ def command(
     journal_there = Keeping(environment).journal
     interrupted = journal_there is not None and journal_there.phase != "proven"
     if not yes and (undoing or interrupted):
-        return _standing(Keeping(environment), journal_there, as_json, path)
+        return _standing(Keeping(environment), journal_there, as_json, path, undoing=undoing)
     from workers.rollback_plan import make_plan
     from workers.rollback_target import find_wanted
 
     if not yes:
-        plan = make_plan(environment, find_wanted(environment, to, home), home, companions)  # type: ignore[arg-type]
+        wanted = find_wanted(environment, to, home)
+        _say(f"looking at what is there, for the way to torch {wanted.identity.identity}")
+        plan = make_plan(environment, wanted, home, companions)  # type: ignore[arg-type]
         click.echo(plan.model_dump_json(indent=2) if as_json else _plan(plan, path, to, companions))
         return EXIT_COMPLETE
     from workers.rollback import roll_back
@@ -136,7 +138,7 @@ def _verify(environment: Any, to: str | None, home: Home, as_json: bool) -> int:
     return EXIT_INFRASTRUCTURE if proof.wrong else EXIT_COMPLETE
 
 
-def _standing(keeping: Any, journal: RollbackJournal | None, as_json: bool, path: Path) -> int:
+def _standing(keeping: Any, journal: RollbackJournal | None, as_json: bool, path: Path, *, undoing: bool) -> int:
     """Tell where an interrupted rollback stands, or what an undo would put back."""
     if journal is None or not keeping.can_undo(journal):
         raise UsageError(f"there is nothing to undo in '{path}'")
@@ -152,7 +154,7 @@ def _standing(keeping: Any, journal: RollbackJournal | None, as_json: bool, path
         back = journal.phase in ("giving back", "restoring")
         words = "an undo" if back else f"a rollback from {before} to torch {journal.to.identity}"
         click.echo(f"{path}: {words} of {journal.created} was interrupted while {journal.phase}.")
-    click.echo(_moves_of(journal))
+    click.echo(_moves_of(journal, back=undoing))
     click.echo("Nothing was changed.")
     if journal.phase != "proven":
         click.echo(f"Finish it: farm rollback --env {path} --yes")
@@ -167,7 +169,8 @@ def _proven(done: str, journal: RollbackJournal, proof: RollbackProof, as_json: 
         head = f"{path}: {DONE[done]}"
         if done != "undone":
             head += f" (torch {journal.to.identity}, {journal.source})"
-        lines = [head, *([_moves_of(journal)] if journal.moves else []), "", *_proof(proof)]
+        moves = [_moves_of(journal, back=done == "undone")] if journal.moves else []
+        lines = [head, *moves, "", *_proof(proof)]
         if proof.wrong and done in ("rolled back", "went on"):
             lines += ["", f"What was taken out is kept. Back to it: farm rollback --env {path} --undo --yes"]
             lines += [f"Once more from the wheels: farm rollback --env {path} --yes"]
@@ -175,8 +178,12 @@ def _proven(done: str, journal: RollbackJournal, proof: RollbackProof, as_json: 
     return EXIT_INFRASTRUCTURE if proof.wrong else EXIT_COMPLETE
 
 
-def _moves_of(journal: RollbackJournal) -> str:
-    return "\n".join(f"  {move.name} {move.before or 'none'} -> {move.after or 'none'}" for move in journal.moves)
+def _moves_of(journal: RollbackJournal, *, back: bool = False) -> str:
+    lines = []
+    for move in journal.moves:
+        ends = (move.before or "none", move.after or "none")
+        lines.append(f"  {move.name} {' -> '.join(reversed(ends) if back else ends)}")
+    return "\n".join(lines)
 
 
 def _proof(proof: RollbackProof) -> list[str]:

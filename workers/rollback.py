@@ -18,7 +18,7 @@ from farm.installer import run_uv
 from farm.model import LockedPackage, PlacedPackage, RollbackJournal, RollbackPlan, RollbackProof
 from farm.pip_settings import installer_environment
 from farm.settings import Home
-from workers.installed import build_rows, damaged_files, files_digest, found_in, recorded, wheel_facts
+from workers.installed import build_rows, files_digest, found_in, recorded, wheel_facts
 from workers.rollback_plan import Companions, Wanted, make_plan, same_version
 from workers.rollback_proof import prove
 from workers.swap import Keeping, into_units, out_units
@@ -92,7 +92,7 @@ def undo(environment: UserEnvironment, say: Callable[[str], None]) -> tuple[Roll
         elif distribution is None:
             wrong.append(f"{move.name} {move.before} is missing")
         else:
-            wrong += damaged_files(Path(str(distribution.locate_file(""))), distribution)
+            wrong += there.damaged(move.name)
     checked = f"{len(journal.moves)} packages as they were, file by file"
     return journal, RollbackProof(wrong=tuple(wrong), checked=(checked,), wall_ns=time.monotonic_ns() - began)
 
@@ -145,6 +145,7 @@ def _begin(
     keep_old: bool,
 ) -> tuple[Done, RollbackJournal, RollbackProof]:
     target = wanted(environment)
+    say(f"looking at what is there, for the way to torch {target.identity.identity}")
     plan = make_plan(environment, target, home, companions)
     allow(plan, companions, force=force)
     if plan.lacking:
@@ -169,15 +170,14 @@ def _begin(
     if not plan.moves:
         journal = journal.model_copy(update={"completed": time.time()})
         proof = prove(environment, journal, say)
-        if not proof.wrong:
+        before = keeping.journal
+        # One that can still be undone stays.
+        if not proof.wrong and not (before is not None and before.kept and before.to == journal.to):
             keeping.write(journal.model_copy(update={"phase": "proven"}))
+            keeping.clean()
         return "already there", journal, proof
-    stage = keeping.new_stage()
-    try:
+    with keeping.staging() as stage:
         journal = _unpack(environment, plan, home, journal, stage, say)
-    except BaseException:
-        shutil.rmtree(stage, ignore_errors=True)
-        raise
     say(f"exchanging {len(plan.moves)} packages")
     journal = _moved(keeping, keeping.write(journal))
     keeping.clean()

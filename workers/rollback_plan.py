@@ -20,7 +20,7 @@ from farm.installer import InstallerError, lock
 from farm.model import Dependent, Environment, LockedPackage, PackageMove, RollbackPlan, TorchIdentity
 from farm.releases import is_torch_family
 from farm.settings import Home
-from workers.installed import WheelFacts, build_rows, damaged_files, recorded, strays, wheel_facts
+from workers.installed import WheelFacts, build_rows, recorded, strays, wheel_facts
 from workers.swap import out_units
 from workers.user_environment import UserEnvironment, canonical
 from workers.wheelhouse import held
@@ -56,7 +56,12 @@ class Wanted:
         return {package.name: package for package in self.environment.packages if not is_torch_family(package.name)}
 
 
-def make_plan(environment: UserEnvironment, wanted: Wanted, home: Home, companions: Companions = "ask") -> RollbackPlan:
+def make_plan(
+    environment: UserEnvironment,
+    wanted: Wanted,
+    home: Home,
+    companions: Companions = "ask",
+) -> RollbackPlan:
     """Return what would be done to take ``environment`` to ``wanted``; nothing is changed, and nothing fetched.
 
     Only ``companions`` "move" asks an index, for the versions that fit. Raises UsageError where the lock is for another
@@ -162,7 +167,7 @@ class _Planning:
                 return "files in its folder belong to no package"
         if facts is not None and build_rows(facts.rows) - set(rows):
             return "another build of the same version"
-        damaged = damaged_files(site, distribution)
+        damaged = self.environment.damaged(package.name)
         if damaged:
             return f"damaged: {damaged[0]}" + (f", and {len(damaged) - 1} more" if damaged[1:] else "")
         if package.name == "torch" and strays(self.environment.sites):

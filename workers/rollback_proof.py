@@ -15,7 +15,7 @@ from packaging.version import InvalidVersion, Version
 from farm.installer import LAST_LINES, redact_text
 from farm.model import PlacedPackage, RollbackJournal, RollbackProof, TorchIdentity
 from farm.settings import Home
-from workers.installed import damaged_files, files_digest, recorded, stale_bytecode, strays, wheel_facts
+from workers.installed import files_digest, recorded, stale_bytecode, strays, wheel_facts
 from workers.rollback_plan import Wanted, same_version, satisfied
 from workers.user_environment import UserEnvironment, canonical, clean_variables
 from workers.wheelhouse import held
@@ -130,7 +130,7 @@ def _packages(environment: UserEnvironment, journal: RollbackJournal) -> tuple[l
         elif files_digest(rows) != package.files_digest:
             wrong.append(f"{package.name} {package.version} is another build than the one that was put there")
         files += len(rows)
-        wrong += damaged_files(Path(str(distribution.locate_file(""))), distribution)
+        wrong += environment.damaged(package.name)
     return (
         wrong,
         [f"{len(journal.placed)} packages and their {files} files, against the lock and their records"],

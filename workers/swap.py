@@ -15,7 +15,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import Distribution
 from pathlib import Path
 
@@ -73,19 +73,29 @@ class Keeping:
                     f"another farm rollback (process {file.read().strip() or 'unknown'}) works on '{self.root}'; "
                     "wait for it"
                 ) from None
-            file.truncate(0)
-            file.write(f"{os.getpid()}\n")
-            file.flush()
+            with suppress(OSError):
+                # On a full disk nobody is told the number, and an undo works all the same.
+                file.truncate(0)
+                file.write(f"{os.getpid()}\n")
+                file.flush()
             yield
 
-    def new_stage(self) -> Path:
-        """Return an empty folder for what comes; those of rollbacks that never began to move are removed."""
+    @contextmanager
+    def staging(self) -> Iterator[Path]:
+        """Yield an empty folder for what comes, and remove it where the block fails.
+
+        Those of rollbacks that never began to move are removed.
+        """
         self.clean()
         stage = self.folder / f"{STAGE}-{owner_name('pid')}"
-        shutil.rmtree(stage, ignore_errors=True)
-        (stage / "new").mkdir(parents=True)
-        (stage / SPARE).write_bytes(bytes(SPARE_BYTES))
-        return stage
+        try:
+            shutil.rmtree(stage, ignore_errors=True)
+            (stage / "new").mkdir(parents=True)
+            (stage / SPARE).write_bytes(bytes(SPARE_BYTES))
+            yield stage
+        except BaseException:
+            shutil.rmtree(stage, ignore_errors=True)
+            raise
 
     def clean(self) -> None:
         """Remove every stage but the journal's."""
@@ -135,7 +145,7 @@ class Keeping:
 
     def can_undo(self, journal: RollbackJournal) -> bool:
         """Return whether what was taken out is still kept."""
-        return journal.phase != "proven" or (self.folder / journal.stage / "old").is_dir()
+        return journal.phase != "proven" or (journal.kept and (self.folder / journal.stage / "old").is_dir())
 
     def turn_round(self, journal: RollbackJournal) -> RollbackJournal:
         """Return ``journal`` headed back to what was there before."""
@@ -153,7 +163,7 @@ class Keeping:
             if os.path.lexists(source) and not keep:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 source.replace(target)
-        journal = self.write(journal.model_copy(update={"phase": "proven"}))
+        journal = self.write(journal.model_copy(update={"phase": "proven", "kept": keep}))
         if not keep:
             # A kill in here leaves a stage without all that it had: under another name it cannot be taken for whole.
             gone = self.folder / f"{STAGE}-gone-{owner_name('pid')}"

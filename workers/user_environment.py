@@ -20,7 +20,7 @@ from packaging.version import InvalidVersion, Version
 
 from farm.errors import UsageError
 from farm.model import TorchIdentity
-from workers.installed import found_in
+from workers.installed import damaged_files, found_in
 from workers.probe import TRIPLES
 
 __all__ = ["UserEnvironment", "clean_variables", "inspect"]
@@ -63,6 +63,17 @@ class UserEnvironment:
     def packages(self) -> dict[str, Distribution]:
         """Every distribution by normalised name, as found on disk when it was first asked."""
         return found_in(self.sites)
+
+    def damaged(self, name: str) -> list[str]:
+        """Return the files of an installed package that are not as its RECORD says; each package is read once."""
+        if name not in self._damaged:
+            distribution = self.packages[name]
+            self._damaged[name] = damaged_files(Path(str(distribution.locate_file(""))), distribution)
+        return self._damaged[name]
+
+    @cached_property
+    def _damaged(self) -> dict[str, list[str]]:
+        return {}
 
     def needs(self, distribution: Distribution, extras: Iterable[str] = ()) -> list[Requirement]:
         """Return what ``distribution`` with ``extras`` requires here."""

@@ -124,6 +124,8 @@ class RollbackJournal(Model):
     into: tuple[str, ...]
     """What is put in."""
     strays: tuple[str, ...] = ()
+    kept: bool = False
+    """What was taken out is kept after the proof, too."""
     left_broken: tuple[str, ...] = ()
     """Packages that were left although what they need is gone."""
 
