@@ -9,7 +9,7 @@ from typing import Any
 import click
 from tabulate import tabulate
 
-from farm.errors import EXIT_COMPLETE, EXIT_INFRASTRUCTURE, UsageError
+from farm.errors import EXIT_COMPLETE, EXIT_INFRASTRUCTURE, Incomplete, UsageError
 from farm.model import RollbackJournal, RollbackPlan, RollbackProof
 from farm.settings import Home
 
@@ -90,23 +90,29 @@ def command(
     from workers.rollback_target import find_wanted
 
     if not yes:
-        wanted = find_wanted(environment, to, home)
+        wanted = find_wanted(environment, to, home, journal_there)
         _say(f"looking at what is there, for the way to torch {wanted.identity.identity}")
         plan = make_plan(environment, wanted, home, companions)  # type: ignore[arg-type]
         click.echo(plan.model_dump_json(indent=2) if as_json else _plan(plan, path, to, companions))
         return EXIT_COMPLETE
     from workers.rollback import roll_back
 
-    done, journal, proof = roll_back(
-        environment,
-        lambda there: find_wanted(there, to, home),
-        home,
-        companions,  # type: ignore[arg-type]
-        _say,
-        to=to,
-        force=force,
-        keep_old=keep_old,
-    )
+    try:
+        done, journal, proof = roll_back(
+            environment,
+            lambda there, before: find_wanted(there, to, home, before),
+            home,
+            companions,  # type: ignore[arg-type]
+            _say,
+            to=to,
+            force=force,
+            keep_old=keep_old,
+        )
+    except KeyboardInterrupt:
+        left = Keeping(environment).journal
+        begun = left is not None and left.phase != "proven"
+        words = "finish it: the same again, or go back: --undo --yes" if begun else "nothing was changed"
+        raise Incomplete(f"interrupted; {words}") from None
     return _proven(done, journal, proof, as_json, path)
 
 

@@ -34,7 +34,7 @@ SPARE_BYTES = 64 * 2**20
 
 def roll_back(
     environment: UserEnvironment,
-    wanted: Callable[[UserEnvironment], Wanted],
+    wanted: Callable[[UserEnvironment, RollbackJournal | None], Wanted],
     home: Home,
     companions: Companions,
     say: Callable[[str], None],
@@ -45,16 +45,22 @@ def roll_back(
 ) -> tuple[Done, RollbackJournal, RollbackProof]:
     """Take ``environment`` to what ``wanted`` finds for it, or finish what was begun; return what was done, with proof.
 
-    ``say`` is called with every step. Raises FarmError with the environment as it was, or with a journal from which the
-    same call, or `undo`, goes on.
+    ``wanted`` is given what an earlier rollback wrote down here, if there was one; ``say`` is called with every step.
+    Raises FarmError with the environment as it was, or with a journal from which the same call, or `undo`, goes on.
     """
     keeping = Keeping(environment)
     try:
         with keeping.locked():
-            resumed = _go_on(environment, keeping, to, say, keep_old=keep_old)
-            if resumed is not None:
-                return resumed
-            return _begin(replace(environment), wanted, home, companions, keeping, say, force=force, keep_old=keep_old)
+            journal = keeping.journal
+            again = False
+            if journal is not None and journal.phase != "proven":
+                again = journal.phase not in ("giving back", "restoring")
+                resumed = _go_on(environment, keeping, journal, to, say, keep_old=keep_old)
+                if resumed is not None:
+                    return resumed
+            there = replace(environment)
+            target = Wanted(journal.lock, journal.source) if journal and again else wanted(there, journal)
+            return _begin(there, target, home, companions, keeping, say, force=force, keep_old=keep_old)
     except OSError as error:
         raise InfrastructureFailed(
             f"'{environment.root}': {error.strerror or error}{_where(error)}; put that right and run the same again"
@@ -107,12 +113,15 @@ def _restore(
 
 
 def _go_on(
-    environment: UserEnvironment, keeping: Keeping, to: str | None, say: Callable[[str], None], *, keep_old: bool
+    environment: UserEnvironment,
+    keeping: Keeping,
+    journal: RollbackJournal,
+    to: str | None,
+    say: Callable[[str], None],
+    *,
+    keep_old: bool,
 ) -> tuple[Done, RollbackJournal, RollbackProof] | None:
-    """Finish what was begun and return it; None where nothing was, or where it must be done anew."""
-    journal = keeping.journal
-    if journal is None or journal.phase == "proven":
-        return None
+    """Finish what was begun and return it; None where all is as before, and it must be done anew."""
     if journal.phase in ("giving back", "restoring"):
         say("finishing an interrupted undo first")
         _restore(environment, keeping, journal, say)
@@ -135,7 +144,7 @@ def _go_on(
 
 def _begin(
     environment: UserEnvironment,
-    wanted: Callable[[UserEnvironment], Wanted],
+    target: Wanted,
     home: Home,
     companions: Companions,
     keeping: Keeping,
@@ -144,7 +153,6 @@ def _begin(
     force: bool,
     keep_old: bool,
 ) -> tuple[Done, RollbackJournal, RollbackProof]:
-    target = wanted(environment)
     say(f"looking at what is there, for the way to torch {target.identity.identity}")
     plan = make_plan(environment, target, home, companions)
     allow(plan, companions, force=force)
@@ -159,6 +167,7 @@ def _begin(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         before=plan.installed,
         to=plan.to,
+        lock=target.environment,
         source=plan.source,
         moves=plan.moves,
         placed=_staying(environment, target, plan),

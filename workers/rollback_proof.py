@@ -101,6 +101,7 @@ def expected_of(environment: UserEnvironment, wanted: Wanted, home: Home) -> Rol
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         before=None,
         to=wanted.identity,
+        lock=wanted.environment,
         source=wanted.source,
         moves=(),
         placed=tuple(placed),

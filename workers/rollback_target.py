@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 from pydantic import ValidationError
 
 from farm.errors import UsageError
-from farm.model import Environment, Plan, Rehearsal, Side, TorchIdentity
+from farm.model import Environment, Plan, Rehearsal, RollbackJournal, Side, TorchIdentity
 from farm.releases import is_torch_family, one_build, parse_request
 from farm.settings import Home
 from workers.rollback_plan import Wanted
@@ -20,12 +20,15 @@ from workers.user_environment import UserEnvironment, canonical
 __all__ = ["find_wanted"]
 
 
-def find_wanted(environment: UserEnvironment, to: str | None, home: Home) -> Wanted:
+def find_wanted(
+    environment: UserEnvironment, to: str | None, home: Home, journal: RollbackJournal | None = None
+) -> Wanted:
     """Return what ``environment`` goes back to.
 
-    Without ``to`` it is the baseline of the newest run in ``home`` whose candidate is installed. With it, the newest
-    run that locked that release in the build that is installed, for the same Python and platform; else an index is
-    asked.
+    Without ``to`` it is the baseline of the newest run in ``home`` whose candidate is installed, or else what the last
+    rollback here went to (``journal``): a torch that was swapped goes back to it again. With ``to`` it is what the last
+    rollback went to, or what the newest run locked, of that release in the build that is installed or named
+    ("2.12.1+cu130"), for the same Python and platform; else an index is asked.
 
     Raises UsageError where no run says, or no index has it; InfrastructureFailed where none can be reached.
     """
@@ -36,23 +39,34 @@ def find_wanted(environment: UserEnvironment, to: str | None, home: Home) -> Wan
                 f"no torch is installed in '{environment.root}', or its metadata are lost: say where it goes back to, "
                 "--to 2.12.1"
             )
-        return _baseline_of(environment, installed, home)
-    request = parse_request(to)
+        return _baseline_of(environment, installed, home, journal)
+    wheel = to.endswith(".whl")
+    public, _, named = (to, "", "") if wheel else to.partition("+")
+    request = parse_request(public)
+    if journal is not None and not wheel and _is(journal.to.version, public) and named in ("", journal.to.variant):
+        return Wanted(journal.lock, journal.source)
+    variant = named or (installed.variant if installed is not None else None)
     for run_id, plan, raw in _runs(home):
         for side, lock in _locks(plan, environment):
-            known = installed is None or lock.release.variant == installed.variant
-            if request.kind == "wheel":
+            if wheel:
                 fits = lock.release.requirement == request.requirement
             else:
-                fits = known and _is(lock.release.version, to)
+                fits = variant in (None, lock.release.variant) and _is(lock.release.version, public)
             if fits:
                 return Wanted(lock, f"the {side} of run {run_id}", _rehearsed_s(raw, side, environment))
-    variant = installed.variant if installed is not None and request.kind != "wheel" else None
-    lock = one_build(to, variant, platform=environment.platform, python=environment.version, beside=_pins(environment))
+    lock = one_build(
+        public,
+        None if wheel else variant,
+        platform=environment.platform,
+        python=environment.version,
+        beside=_pins(environment),
+    )
     return Wanted(lock, "the index")
 
 
-def _baseline_of(environment: UserEnvironment, installed: TorchIdentity, home: Home) -> Wanted:
+def _baseline_of(
+    environment: UserEnvironment, installed: TorchIdentity, home: Home, journal: RollbackJournal | None
+) -> Wanted:
     compared: dict[str, None] = {}
     for run_id, plan, raw in _runs(home):
         locks = dict(_locks(plan, environment))
@@ -64,6 +78,8 @@ def _baseline_of(environment: UserEnvironment, installed: TorchIdentity, home: H
         if candidate.release.identity == installed.identity:
             seconds = _rehearsed_s(raw, Side.BASELINE, environment)
             return Wanted(baseline, f"the baseline of run {run_id}", seconds)
+    if journal is not None:
+        return Wanted(journal.lock, journal.source)
     known = f"the runs here compared {', '.join(compared)} with something" if compared else "no run here says"
     raise UsageError(
         f"'{environment.root}' holds torch {installed.identity} for Python {environment.version}, and {known}: say "

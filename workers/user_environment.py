@@ -128,7 +128,8 @@ class UserEnvironment:
             command = process.info["cmdline"] or []
             if process.pid == os.getpid() or not command:
                 continue
-            if _inside(command[0], root, str(self.root)) or _maps(process.pid, root):
+            by_name = os.sep not in command[0] and command[0].startswith("python") and _activated(process, root)
+            if _inside(command[0], root, str(self.root)) or by_name or _maps(process.pid, root):
                 found.append(f"{process.pid} {' '.join(command)[:60]}")
         more = (f"and {len(found) - SHOWN} more",) if len(found) > SHOWN else ()
         return (*found[:SHOWN], *more)
@@ -229,6 +230,15 @@ def canonical(name: str) -> str:
 
 def _inside(path: str, *roots: str) -> bool:
     return any(path.startswith(root if root.endswith(os.sep) else f"{root}{os.sep}") for root in roots)
+
+
+def _activated(process: psutil.Process, root: str) -> bool:
+    """Return whether a process was started with the environment at ``root`` activated; of others' it is not shown."""
+    try:
+        activated = process.environ().get("VIRTUAL_ENV")
+    except psutil.Error:
+        return False
+    return activated is not None and f"{os.path.realpath(activated)}{os.sep}" == root
 
 
 def _maps(pid: int, root: str) -> bool:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from farm.model.plan import LockedPackage
+from farm.model.plan import Environment, LockedPackage
 from farm.model.words import SCHEMA_VERSION, Model
 
 Phase = Literal["taking out", "putting in", "unproven", "proven", "giving back", "restoring"]
@@ -114,6 +114,8 @@ class RollbackJournal(Model):
     """Seconds since the epoch at which the last file was in its place."""
     before: TorchIdentity | None
     to: TorchIdentity
+    lock: Environment
+    """What it goes to; a torch that is swapped later goes back to it again."""
     source: str
     moves: tuple[PackageMove, ...]
     placed: tuple[PlacedPackage, ...]

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,12 @@ from farm.errors import EnvironmentFailed, FarmError, Incomplete, Infrastructure
 from farm.model import Environment, RollbackPlan, RollbackProof
 from farm.pip_settings import pip_settings
 from farm.settings import Home
-from tests import evidence as made
 from tests.wheels import environment_of, installers_alone, make_wheel, serve, small_disk
 from tests.workers.user_environments import (
     BASELINE_FILES,
     hold,
     install,
+    keep_run,
     make_environment,
     make_wheels,
     snapshot,
@@ -35,7 +34,6 @@ from tests.workers.user_environments import (
 )
 from workers import rollback as rollback_module
 from workers import swap as swap_module
-from workers.probe import probe_host
 from workers.rollback import roll_back, undo
 from workers.rollback_plan import Wanted, make_plan
 from workers.rollback_proof import expected_of, prove
@@ -99,7 +97,7 @@ def back(root: Path, home: Home, wanted: Wanted) -> Callable[..., Any]:
     """Roll ``root`` back; keywords are those of `roll_back`."""
 
     def run(companions: str = "ask", **more: Any) -> Any:
-        return roll_back(inspect(root), lambda _: wanted, home, companions, lambda _: None, **more)  # type: ignore[arg-type]
+        return roll_back(inspect(root), lambda *_: wanted, home, companions, lambda _: None, **more)  # type: ignore[arg-type]
 
     return run
 
@@ -382,7 +380,7 @@ def test_a_torch_that_computes_wrongly_is_not_proven_and_can_be_undone(
     wrong = torch_wheel(wheels / "wrong", "2.12.1", off=1)
     lock = environment_of(wrong, wheels / "triton-3.7.0-py3-none-any.whl")
     hold(home, environment_of(wrong), wheels / "wrong")
-    _, _, proof = roll_back(inspect(root), lambda _: Wanted(lock, "x"), home, "ask", lambda _: None)
+    _, _, proof = roll_back(inspect(root), lambda *_: Wanted(lock, "x"), home, "ask", lambda _: None)
     assert len(proof.wrong) == 1
     assert proof.wrong[0].startswith("torch computes [[15.0, 33.0], [33.0, 78.0]]")
     _, restored = undo(inspect(root), lambda _: None)
@@ -626,7 +624,7 @@ def test_a_full_disk_is_found_before_anything_is_touched(
     fill(small_root, leave)
     before = snapshot(small_root)
     with pytest.raises(FarmError, match=r"(?i)no space left|GB free, and what comes needs"):
-        roll_back(inspect(small_root), lambda _: Wanted(lock, "x"), home, "ask", lambda _: None)
+        roll_back(inspect(small_root), lambda *_: Wanted(lock, "x"), home, "ask", lambda _: None)
     assert snapshot(small_root) == before
     assert Keeping(inspect(small_root)).journal is None
     assert list(small_root.glob(f"{KEEPING}/stage-*")) == []
@@ -646,7 +644,7 @@ def test_a_disk_that_fills_up_between_two_renames_stops_nothing(
 
     monkeypatch.setattr(swap_module, "move", fill_up)
     monkeypatch.setattr(rollback_module, "SPARE_BYTES", 0)
-    _, _, proof = roll_back(inspect(small_root), lambda _: wanted, home, "ask", lambda _: None)
+    _, _, proof = roll_back(inspect(small_root), lambda *_: wanted, home, "ask", lambda _: None)
     assert proof.wrong == ()
     holds_baseline(small_root)
 
@@ -674,6 +672,17 @@ def test_what_was_thrown_away_cannot_come_back_and_that_is_said(root: Path, back
 
 
 # -- who else is there
+
+
+def test_a_program_that_was_started_by_name_in_the_activated_environment_uses_it(root: Path, served: Path) -> None:
+    code = "import time; time.sleep(60)"
+    activated = {**os.environ, "VIRTUAL_ENV": str(root), "PATH": f"{root / 'bin'}:{os.environ['PATH']}"}
+    with subprocess.Popen(["python", "-c", code], env=activated) as service:
+        try:
+            assert [words.split()[0] for words in inspect(root).in_use()] == [str(service.pid)]
+            assert inspect(served).in_use() == ()
+        finally:
+            service.kill()
 
 
 def test_an_environment_in_use_is_left_alone_unless_forced(
@@ -779,32 +788,6 @@ def test_a_lock_for_another_python_or_platform_is_refused(root: Path, wanted: Wa
 # -- where it goes back to
 
 
-def keep_run(home: Home, name: str, locks: tuple[Environment, Environment], **changed: Any) -> None:
-    """Keep the evidence of a run over ``locks``, with a rehearsal of 3 s."""
-    target = probe_host().target
-    cell = made.rehearsal_cell()
-    arms = tuple(
-        arm.model_copy(update={"environments": {target: lock.key}}) for arm, lock in zip(cell.arms, locks, strict=True)
-    )
-    cell = cell.model_copy(update={"arms": arms})
-    run = made.run_of(cell, environments={lock.key: lock for lock in locks})
-    results = [
-        result.model_copy(
-            update={
-                "host": probe_host(),
-                "rehearsal": made.rehearsal(steps_ns={"prepare candidate": 10**10, "reinstall": 3 * 10**9}),
-            }
-        )
-        for result in run.results
-    ]
-    folder = home.runs / name
-    folder.mkdir(parents=True)
-    run = run.model_copy(update={"run_id": name, "results": tuple(results), **changed})
-    (folder / "evidence.json").write_text(run.model_dump_json())
-    # The newest is told by its file.
-    os.utime(folder / "evidence.json", (time.time() + len(list(home.runs.iterdir())),) * 2)
-
-
 def test_by_default_it_goes_to_the_baseline_of_the_newest_run_that_compared_what_is_installed(
     root: Path, home: Home, locks: tuple[Environment, Environment]
 ) -> None:
@@ -860,8 +843,28 @@ def test_a_build_that_is_not_the_installed_one_is_not_taken_unasked(
     torch_wheel(links, "2.11.0+cu126", requires=[])
     monkeypatch.setenv("UV_FIND_LINKS", str(links))
     pip_settings.cache_clear()
-    with pytest.raises(UsageError, match=r"--to '2.11.0': served as cu126, and what is installed is cpu"):
+    with pytest.raises(UsageError, match=r"--to '2.11.0': served as cu126, and wanted is cpu, as is installed"):
         find_wanted(inspect(root), "2.11.0", home)
+
+
+def test_a_build_can_be_named(root: Path, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    links = tmp_path / "links"
+    torch_wheel(links, "2.11.0+cu126", requires=[])
+    torch_wheel(links, "2.11.0+cpu", requires=[])
+    monkeypatch.setenv("UV_FIND_LINKS", str(links))
+    pip_settings.cache_clear()
+    assert find_wanted(inspect(root), "2.11.0+cu126", home).identity.identity == "2.11.0+cu126"
+    assert find_wanted(inspect(root), "2.11.0", home).identity.identity == "2.11.0+cpu"
+
+
+def test_a_torch_that_was_swapped_goes_back_to_where_it_was_put(
+    root: Path, back: Callable[..., Any], home: Home, wheels: Path
+) -> None:
+    back()
+    install(root, torch_wheel(wheels / "swapped", "2.13.0+cu126", requires=[]))
+    journal = Keeping(inspect(root)).journal
+    for to in (None, "2.12.1"):
+        assert find_wanted(inspect(root), to, home, journal).identity.identity == "2.12.1+cpu"
 
 
 def test_the_journal_can_be_read_by_a_person(root: Path, back: Callable[..., Any]) -> None:
