@@ -220,13 +220,13 @@ def _plan(plan: RollbackPlan, path: Path, to: str | None, companions: str) -> st
         lines += ["Nothing has to move: that is what is installed, whole.", ""]
     else:
         lines += [tabulate(_rows(plan), headers=["package", "from", "to", "why", "wheel"]), ""]
-    lines += [f"{plan.untouched} other packages stay as they are."]
+    lines += [f"Other packages, which stay as they are: {plan.untouched}."]
     lines += _warnings(plan)
     lacking = len(plan.lacking)
     known = f"{plan.needed_bytes / 1e9:.2f} GB unpacked" + (" without what is not here yet" if lacking else "")
     lines += [f"Space: {known}, {plan.free_bytes / 1e9:.1f} GB free."] if plan.moves else []
     lines += [
-        f"Network: needed for {lacking} wheels; they are fetched before anything is touched."
+        f"Network: needed, for what is to be fetched ({lacking}); that is done before anything is touched."
         if lacking
         else "Network: not needed."
     ]

@@ -196,8 +196,8 @@ def one_build(
         if variant in (None, build.variant):
             return _environment(build, build.packages, where)
     raise UsageError(
-        f"{option} '{release}': served as {', '.join(build.variant for build in builds)}, and wanted is {variant}, as is "
-        f"installed; name the build ({release}+{builds[0].variant}) or a wheel, or add an index that serves {variant}"
+        f"{option} '{release}': served as {', '.join(build.variant for build in builds)}, and wanted is {variant}, as "
+        f"is installed; name the build ({release}+{builds[0].variant}), or add an index that serves {variant}"
     )
 
 

@@ -187,7 +187,7 @@ def _begin(
         return "already there", journal, proof
     with keeping.staging() as stage:
         journal = _unpack(environment, plan, home, journal, stage, say)
-    say(f"exchanging {len(plan.moves)} packages")
+    say(f"exchanging {_count(len(plan.moves), 'package')}")
     journal = _moved(keeping, keeping.write(journal))
     keeping.clean()
     proof = prove(replace(environment), journal, say)
@@ -252,7 +252,7 @@ def _unpack(
             f"the disk of '{environment.root}' has {free / 1e9:.2f} GB free, and what comes needs "
             f"{(plan.needed_bytes + SPARE_BYTES) / 1e9:.2f} GB beside what is there; free some: nothing was changed"
         )
-    say(f"unpacking {len(coming)} wheels beside the environment ({plan.needed_bytes / 1e9:.2f} GB)")
+    say(f"unpacking {_count(len(coming), 'wheel')} beside the environment ({plan.needed_bytes / 1e9:.2f} GB)")
     if coming:
         _install(environment, coming, home, stage)
     new = stage / "new"
@@ -336,6 +336,10 @@ def _owners(environment: UserEnvironment, in_the_way: Sequence[str]) -> list[str
         for row, _ in recorded(distribution)
         if (path := os.path.realpath(Path(str(distribution.locate_file("")), row))) in wanted
     ]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _where(error: OSError) -> str:

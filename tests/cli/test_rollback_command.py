@@ -46,7 +46,7 @@ def test_the_plan_is_shown_and_nothing_is_changed(farm: Farm, root: Path) -> Non
         "installed:    torch 2.13.0+cpu, installed by uv",
         "goes back to: torch 2.12.1+cpu (the baseline of run 20261203-ab, rehearsed there in 3.0 s)",
         "in the wheelhouse",
-        "1 other packages stay as they are.",
+        "Other packages, which stay as they are: 1.",
         "Network: not needed.",
         "Nothing was changed. To do it: farm rollback --env venv --yes",
     ):
