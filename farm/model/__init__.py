@@ -53,6 +53,15 @@ from farm.model.result import (
     pack_ns,
     unpack_ns,
 )
+from farm.model.rollback import (
+    Dependent,
+    PackageMove,
+    PlacedPackage,
+    RollbackJournal,
+    RollbackPlan,
+    RollbackProof,
+    TorchIdentity,
+)
 from farm.model.run import Evidence, Progress, RunRow, RunState
 from farm.model.words import (
     SCHEMA_VERSION,
@@ -86,6 +95,7 @@ __all__ = [
     "Coverage",
     "Decision",
     "DecisionRow",
+    "Dependent",
     "Environment",
     "EnvironmentRefused",
     "Evidence",
@@ -105,6 +115,8 @@ __all__ = [
     "Operator",
     "Outcome",
     "Output",
+    "PackageMove",
+    "PlacedPackage",
     "Plan",
     "PlannedWorkload",
     "Progress",
@@ -113,6 +125,9 @@ __all__ = [
     "Rejudgement",
     "Release",
     "Restart",
+    "RollbackJournal",
+    "RollbackPlan",
+    "RollbackProof",
     "RunRow",
     "RunState",
     "Side",
@@ -120,6 +135,7 @@ __all__ = [
     "Status",
     "Tier",
     "TierDecision",
+    "TorchIdentity",
     "Trace",
     "Track",
     "Validity",
