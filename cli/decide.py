@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
-from cli.evidence import evidence_folder, find_evidence, keep_judgement
+from cli.evidence import given_evidence, keep_judgement
 from cli.report import FORMATS, render, write_or_print
 from cli.submit import exit_code
-from farm.errors import UsageError
 from farm.judge import judge
 from farm.matrix import load_matrix
 from farm.model import Decision, Evidence, Rejudgement
-from farm.reading import BY_HAND, read_evidence
-from farm.rejudging import rejudge
+from farm.plan import planned_workloads
+from farm.reading import BY_HAND
+from farm.rejudging import rejudge, under
 from farm.report.flips import flips_markdown, flips_table
-from farm.settings import Home, load_settings
+from farm.settings import Home
 
 __all__ = ["command"]
 
@@ -56,36 +55,21 @@ def command(
     matrix's: what they answer otherwise is listed, and of a run that is kept here the new judgement is kept beside the
     registered one.
     """
-    home = Home.default()
-    found, folder = _read(evidence, home)
+    found, folder = given_evidence(evidence, Home.default())
     if matrix_path is None:
-        judged = Rejudgement(judgement=judge(found))
+        judged, shown = Rejudgement(judgement=judge(found)), found
     else:
         matrix = load_matrix(matrix_path)
-        judged = rejudge(found, matrix.tiers, matrix.digest)
+        limits = (matrix.tiers, planned_workloads(matrix))
+        judged, shown = rejudge(found, limits[0], matrix.digest, limits[1]), under(found, *limits)
     if found.plan.suite == BY_HAND:
         for note in found.plan.resolution_notes:
             click.echo(f"note: {note}", err=True)
     if folder is not None:
         kept = keep_judgement(folder, judged.judgement)
         click.echo(f"kept in {kept}", err=True)
-    write_or_print(_text(found, judged, "json" if as_json else kind, other=matrix_path is not None), output)
+    write_or_print(_text(shown, judged, "json" if as_json else kind, other=matrix_path is not None), output)
     ctx.exit(exit_code(found, judged.judgement, Decision(require) if require else None))
-
-
-def _read(evidence: str, home: Home) -> tuple[Evidence, Path | None]:
-    """Return the evidence, and the run's folder where it is a run that is kept here."""
-    if evidence == "-":
-        return read_evidence(sys.stdin.read(), "stdin"), None
-    path = Path(evidence)
-    if path.suffix == ".json" or path.is_file():
-        try:
-            return read_evidence(path.read_text(encoding="utf-8"), evidence), None
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"evidence '{evidence}' cannot be read: {error}") from error
-    if "/" in evidence:
-        raise UsageError(f"there is no file '{evidence}'; name a file, - for stdin, or a run (farm status lists them)")
-    return find_evidence(home, load_settings(), evidence), evidence_folder(home, evidence)
 
 
 def _text(evidence: Evidence, judged: Rejudgement, kind: str, *, other: bool) -> str:
@@ -93,6 +77,7 @@ def _text(evidence: Evidence, judged: Rejudgement, kind: str, *, other: bool) ->
         return judged.model_dump_json(indent=2)
     text = render(evidence, judged.judgement, kind)
     if not other or kind == "html":
+        # A page is whole: its title says that the limits are not the plan's, what flips the other formats say.
         return text
     if judged.judgement.registered:
         return f"{text}\n\nThese limits are the plan's own: nothing flips."

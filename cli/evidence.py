@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-
-from pydantic import ValidationError
 
 from farm.broker.client import FarmClient
 from farm.errors import InfrastructureFailed, UsageError
 from farm.model import Evidence, Judgement, RunState
-from farm.settings import Home, Settings
+from farm.reading import read_evidence
+from farm.settings import Home, Settings, load_settings
 from farm.store import Store
 
-__all__ = ["evidence_folder", "find_evidence", "keep_evidence", "keep_judgement", "other_judgements"]
+__all__ = ["evidence_folder", "find_evidence", "given_evidence", "keep_evidence", "keep_judgement", "other_judgements"]
 
 FILE = "evidence.json"
 JUDGEMENTS = "judgements"
@@ -69,9 +69,10 @@ def find_evidence(home: Home, settings: Settings, run_id: str | None) -> Evidenc
     path = home.runs / run_id / FILE
     if path.is_file():
         try:
-            return Evidence.model_validate_json(path.read_bytes())
-        except ValidationError as error:
-            raise InfrastructureFailed(f"'{path}' is damaged: {error.errors()[0]['msg']}") from error
+            return read_evidence(path.read_bytes(), str(path))
+        except UsageError as error:
+            # We wrote it: whoever asks for the run cannot mend it.
+            raise InfrastructureFailed(f"a kept file is damaged or of another version: {error}") from error
     if settings.url is not None:
         client = FarmClient(settings.url)
         if client.state(run_id) is RunState.RUNNING:
@@ -84,6 +85,26 @@ def find_evidence(home: Home, settings: Settings, run_id: str | None) -> Evidenc
         # Opening a store makes one: a question about a run leaves nothing behind.
         raise UsageError(f"there is no run '{run_id}' in {home.root}; start one: farm submit --candidate 2.13")
     return Store.open(home).evidence(run_id)
+
+
+def given_evidence(given: str, home: Home) -> tuple[Evidence, Path | None]:
+    """Return what a person named: a file, - for stdin, or a run; and the run's folder where it is kept in ``home``.
+
+    A file that is a kept run's own is that run. Raises UsageError for what is none of these.
+    """
+    if given == "-":
+        return read_evidence(sys.stdin.buffer.read(), "stdin"), None
+    path = Path(given)
+    if path.suffix == ".json" or path.is_file():
+        try:
+            evidence = read_evidence(path.read_bytes(), given)
+        except OSError as error:
+            raise UsageError(f"evidence '{given}' cannot be read: {error.strerror or error}") from error
+        folder = evidence_folder(home, evidence.run_id)
+        return evidence, folder if folder and path.resolve() == (folder / FILE).resolve() else None
+    if "/" in given:
+        raise UsageError(f"there is no file '{given}'; name a file, - for stdin, or a run (farm status lists them)")
+    return find_evidence(home, load_settings(), given), evidence_folder(home, given)
 
 
 def _newest(home: Home, settings: Settings) -> str:

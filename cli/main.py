@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "submit": ("cli.submit", "Compare a candidate with a baseline and decide."),
     "report": ("cli.report", "Print a run's decisions again, or write its page."),
     "decide": ("cli.decide", "Judge stored evidence again, with its own limits or with others."),
+    "export": ("cli.export", "Write a run's numbers as CSV, for asv, or for the PyTorch benchmark database."),
     "plan": ("cli.plan", "Show what a submission would measure, without measuring."),
     "calibrate": ("cli.calibrate", "Measure how noisy this machine is and what it can resolve."),
     "status": ("cli.status", "List runs, queues and workers."),
@@ -28,6 +29,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "up": ("cli.up", "Run a coordinator: server and aggregator."),
     "worker": ("cli.worker", "Measure on this machine for a coordinator."),
     "doctor": ("cli.doctor", "Say what makes measurements on this machine noisy, and what could be better."),
+    "rollback": ("cli.rollback", "Take an environment of yours back to a release, and prove it."),
     "workload": ("cli.workload", "List and show workloads."),
     "schema": ("cli.schema", "Print the JSON Schema of what is kept and exchanged."),
 }

@@ -83,7 +83,8 @@ def run_uv(
     environment = installer_environment() if environment is None else environment
     done = subprocess.run(
         [*prefix, find_uv_bin(), *arguments],
-        input=stdin,
+        # Without an input of its own it has none: what would ask a human fails.
+        input=stdin if stdin is not None else "",
         capture_output=True,
         text=True,
         check=False,

@@ -139,17 +139,18 @@ def _cell_verdicts(
     if cell.kind == "aa":
         # It is asked for false accusations, and for nothing that a decision could rest on.
         gates = list(cell.gates)
-    one_wheel = None if cell.kind == "aa" else _one_wheel(evidence.plan, cell)
+    broken = None if cell.kind == "aa" else _one_wheel(evidence.plan, cell) or _two_variants(evidence.plan, cell)
+    elsewhere = _elsewhere(evidence, cell, results.get(cell.id))
     found = []
     for question, arm, reference in _pairs(cell):
         asked = GateQuestion(
             cell=cell,
-            result=results.get(cell.id),
+            result=None if elsewhere else results.get(cell.id),
             question=question,
             arm=arm,
             reference=reference,
             tier=tier,
-            why_no_result=evidence.why_no_result(cell.id),
+            why_no_result=elsewhere or evidence.why_no_result(cell.id),
             rehearsal=results.get(rehearsal.id) if rehearsal else None,
             why_no_rehearsal=evidence.why_no_result(rehearsal.id) if rehearsal else "no rehearsal planned",
             known=known,
@@ -167,7 +168,7 @@ def _cell_verdicts(
                 reference=reference,
                 tier=tier.name,
                 caveats=cell.caveats,
-                broken_control=cell.broken_control or one_wheel,
+                broken_control=cell.broken_control or broken,
                 verdicts=tuple(judge_gate(gate, asked) for gate in gates),
             )
         )
@@ -185,6 +186,26 @@ def _one_wheel(plan: Plan, cell: Cell) -> str | None:
         if old[target] == new[target] or (len(wheels) == 1 and None not in wheels):
             return f"both arms are one wheel on {target}"
     return None
+
+
+def _two_variants(plan: Plan, cell: Cell) -> str | None:
+    """Return the reason where a cell's arms are builds for different hardware on some machine (CASES.md V11)."""
+    keys = [arm.environments for arm in cell.arms]
+    for target in sorted({target for found in keys for target in found}):
+        found = [plan.environments[found[target]] for found in keys if found.get(target) in plan.environments]
+        variants = sorted({environment.release.variant for environment in found} - {"", "unknown"})
+        if len(variants) > 1:
+            return f"build variants differ: {' and '.join(variants)}"
+    return None
+
+
+def _elsewhere(evidence: Evidence, cell: Cell, result: CellResult | None) -> str:
+    """Return why a cell whose arms were answered for by different machines is no comparison (CASES.md M2)."""
+    answers = [found for found in evidence.results if (found.run_id, found.cell_id) == (evidence.run_id, cell.id)]
+    if result is None or all(arm.name in result.arms for arm in cell.arms) or len(answers) < 2:
+        return ""
+    where = [f"{', '.join(found.arms)} on {found.host.cpu} ({found.host.name})" for found in answers]
+    return f"not comparable: arms were measured apart, {' and '.join(where)}"
 
 
 def _pairs(cell: Cell) -> list[tuple[Question, str, str]]:

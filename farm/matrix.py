@@ -16,10 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from farm.catalogue import CaseSpec, WorkloadSpec, catalogue, read_workload
 from farm.errors import UsageError
-from farm.model import Backend, Decision, Gate, Measuring, Model, Stage, Tier
+from farm.model import Backend, Decision, Gate, Measuring, Model, Stage, StateKind, Tier
 from farm.statistics import least_restarts
 
-__all__ = ["Matrix", "Planning", "load_matrix"]
+__all__ = ["Matrix", "Planning", "load_matrix", "matrix_schema"]
 
 Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, lt=0.5)]
@@ -90,6 +90,7 @@ class _Tier(_Checked):
     compile_ratio: Positive
     graph_breaks: Annotated[int, Field(ge=0)]
     rollback_s: Positive
+    state_required: tuple[StateKind, ...] = ()
     feature_gain: Positive
     feature_memory_gain: Positive | None = None
     reason: dict[str, str] = {}
@@ -269,6 +270,11 @@ def load_matrix(path: Path | None = None) -> Matrix:
     except ValidationError as error:
         raise UsageError(_first_error(error, raw, where, text)) from None
     return _matrix(checked, where, source, path)
+
+
+def matrix_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a matrix, whose TOML holds the same keys."""
+    return _File.model_json_schema() | {"title": "Matrix"}
 
 
 def _refuse_floats(versions: Any, where: str, text: str) -> None:

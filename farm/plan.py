@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.resources import files
+from typing import get_args
 
 from packaging.version import Version
 
@@ -31,11 +32,12 @@ from farm.model import (
     PlannedWorkload,
     Release,
     Side,
+    StateKind,
 )
 from farm.releases import Resolution
 from farm.stages import service_tiers, staged
 
-__all__ = ["PlanRequest", "make_plan", "served_capabilities"]
+__all__ = ["PlanRequest", "make_plan", "planned_workloads", "served_capabilities"]
 
 #: One thread of everything: thread pools of two arms on one machine are the noise that we measure against.
 #: The allocator settings keep freed memory, so that no step pays for page faults (measured here: 4 % to 0). An
@@ -143,17 +145,22 @@ def make_plan(
         versions=matrix.versions,
         tiers=service_tiers(matrix.tiers, stages),
         stages=stages,
-        workloads={
-            w.spec.name: PlannedWorkload(
-                backends=w.backends or (), production_cases=tuple(c.name for c in w.cases if c.production_shape)
-            )
-            for w in matrix.workloads
-        },
+        workloads=planned_workloads(matrix),
         caveats=matrix.caveats,
         cells=tuple(cells),
         sources={w.spec.name: w.spec.source for w in matrix.workloads if w.own},
         seed=matrix.seed,
     )
+
+
+def planned_workloads(matrix: Matrix) -> dict[str, PlannedWorkload]:
+    """Return what ``matrix`` asks of its workloads before any tier adopts a release for them."""
+    return {
+        w.spec.name: PlannedWorkload(
+            backends=w.backends or (), production_cases=tuple(c.name for c in w.cases if c.production_shape)
+        )
+        for w in matrix.workloads
+    }
 
 
 def _why_uncovered(backend: Backend, request: PlanRequest, live: set[Backend]) -> str:
@@ -222,9 +229,16 @@ def _rehearsals(matrix: Matrix, capability: str, measured: Sequence[Cell]) -> li
             "kind": "rehearsal",
             "arms": tuple(arm for arm in first.arms if "+" not in arm.name),
             "gates": (Gate.ROLLBACK,),
+            "state": _state_of(matrix, first.backend),
         }
     )
     return [rehearsal]
+
+
+def _state_of(matrix: Matrix, backend: Backend) -> tuple[StateKind, ...]:
+    """Return the kinds of state that some tier on ``backend`` needs back, in one order for all matrices."""
+    needed = {kind for tier in matrix.tiers if backend in tier.backends for kind in tier.state_required}
+    return tuple(kind for kind in get_args(StateKind) if kind in needed)
 
 
 def _confirmed(cells: Sequence[Cell]) -> list[Cell]:

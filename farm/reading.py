@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, get_args
 
 import numpy as np
 from packaging.version import InvalidVersion, Version
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from farm.errors import UsageError
 from farm.matrix import load_matrix
@@ -35,35 +36,111 @@ HOST = Host(
 BY_HAND = "written by hand"
 NO_HASHES = "no wheel hashes are given: that the arms are two different wheels is taken on trust"
 Document = dict[str, Any]
+#: Of a tier: what is no limit where it is 0, negative or not finite.
+LIMITS = (
+    "p50_ratio",
+    "p95_ratio",
+    "throughput_ratio",
+    "peak_memory_ratio",
+    "peak_memory_bytes",
+    "compile_ratio",
+    "rollback_s",
+    "feature_gain",
+    "feature_memory_gain",
+)
 
 
-def read_evidence(text: str, name: str) -> Evidence:
+def read_evidence(text: str | bytes, name: str) -> Evidence:
     """Return the evidence in ``text``, which ``name`` says where it came from.
 
     Raises UsageError naming the place inside it, what is wrong there and what is expected.
     """
     where = f"evidence '{name}'"
     try:
+        # Of Windows' editors: a mark before the first byte.
+        text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
         document = json.loads(text)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{where}: this is no text in UTF-8: {error.reason} at byte {error.start}") from error
     except json.JSONDecodeError as error:
         raise UsageError(f"{where}, line {error.lineno}: this is no JSON: {error.msg}") from error
+    except RecursionError as error:
+        raise UsageError(f"{where}: this is nested deeper than any evidence") from error
     if not isinstance(document, dict):
         raise UsageError(f"{where}: an object with plan and results belongs here; see farm schema evidence")
-    version = document.get("schema_version", SCHEMA_VERSION)
-    if version != SCHEMA_VERSION:
-        raise UsageError(
-            f"{where}: it is written in version {version!r} of the format, and this farm reads version "
-            f"{SCHEMA_VERSION}; judge it with the farm that wrote it, or write it again"
-        )
+    for place, version in _versions(document):
+        if version != SCHEMA_VERSION:
+            raise UsageError(
+                f"{where}, {place}: it is written in version {json.dumps(version)} of the format, and this farm reads "
+                f"version {SCHEMA_VERSION}; judge it with the farm that wrote it, or write it again"
+            )
     try:
-        return Evidence.model_validate_json(text)
+        evidence = Evidence.model_validate_json(text)
     except ValidationError:
         # Something is left out or short: filled in, and what is still wrong then is really wrong.
         completed = _completed(document, name, where)
-    try:
-        return Evidence.model_validate_json(json.dumps(completed))
-    except ValidationError as error:
-        raise UsageError(f"{where}, {_first(error)}; see farm schema evidence") from None
+        try:
+            evidence = Evidence.model_validate_json(json.dumps(completed))
+        except ValidationError as error:
+            raise UsageError(f"{where}, {_first(error)}; see farm schema evidence") from None
+    _check_whole(evidence, where)
+    return evidence
+
+
+def _versions(document: Document) -> Iterator[tuple[str, Any]]:
+    """Yield every version that the records in ``document`` say, with its place."""
+    records = [("", document), ("plan.", document.get("plan"))]
+    for name in ("results", "extras"):
+        found = document.get(name)
+        records += [(f"{name}[{n}].", entry) for n, entry in enumerate(found if isinstance(found, list) else [])]
+    for place, record in records:
+        if isinstance(record, dict) and "schema_version" in record:
+            yield f"{place}schema_version", record["schema_version"]
+
+
+def _check_whole(evidence: Evidence, where: str) -> None:
+    """Refuse what each record alone may say and all of them together cannot mean: it would be left out in silence."""
+    arms: dict[str, list[str]] = {}
+    for number, cell in enumerate(evidence.plan.cells):
+        if cell.id in arms:
+            raise UsageError(f"{where}, plan.cells[{number}].id: {json.dumps(cell.id)} is planned twice")
+        arms[cell.id] = [arm.name for arm in cell.arms]
+    answered: set[tuple[str, str]] = set()
+    for number, result in enumerate(evidence.results):
+        place = f"{where}, results[{number}]"
+        if result.run_id != evidence.run_id:
+            raise UsageError(
+                f"{place}.run_id: {json.dumps(result.run_id)} is another run than {json.dumps(evidence.run_id)}, and "
+                "would not count; it belongs under extras"
+            )
+        if result.cell_id not in arms:
+            raise UsageError(f"{place}.cell_id: {_unplanned(result.cell_id, arms)}")
+        named = [(f"arms.{arm}", arm) for arm in result.arms]
+        named += [
+            (f"restarts[{n}].arms.{arm}", arm) for n, restart in enumerate(result.restarts) for arm in restart.arms
+        ]
+        for inside, arm in named:
+            if arm not in arms[result.cell_id]:
+                raise UsageError(f"{place}.{inside}: {_no_arm(result.cell_id, arms)}")
+        twice = {(result.cell_id, arm) for arm in result.arms} & answered
+        if twice:
+            raise UsageError(
+                f"{place}: a second answer for the {min(arm for _, arm in twice)} of {result.cell_id}; one counts, "
+                "others belong under extras"
+            )
+        answered |= {(result.cell_id, arm) for arm in result.arms}
+    for number, tier in enumerate(evidence.plan.tiers):
+        for name, value in tier.model_dump(mode="json").items():
+            if name in LIMITS and value is not None and not 0 < float(value) < math.inf:
+                raise UsageError(f"{where}, plan.tiers[{number}].{name}: {value} is no limit; it is more than 0")
+
+
+def _unplanned(cell_id: Any, arms: Mapping[str, Sequence[str]]) -> str:
+    return f"no cell {json.dumps(cell_id)} is planned; there are {', '.join(arms) or 'none'}"
+
+
+def _no_arm(cell_id: str, arms: Mapping[str, Sequence[str]]) -> str:
+    return f"{cell_id} has no such arm; it has {', '.join(arms[cell_id])}"
 
 
 def _first(error: ValidationError) -> str:
@@ -73,11 +150,28 @@ def _first(error: ValidationError) -> str:
         place += f"[{part}]" if isinstance(part, int) else f"{'.' if place else ''}{part}"
     message = found["msg"].removeprefix("Value error, ")
     if found["type"] == "extra_forbidden":
-        return f"{place}: no such key"
+        kind = _record_at(found["loc"][:-1])
+        return f"{place}: no such key" + (f"; there are {', '.join(sorted(kind.model_fields))}" if kind else "")
     if found["type"] == "missing":
         return f"{place}: this is missing"
     given = json.dumps(found["input"], default=str)
     return f"{place}: {given if len(given) <= 60 else given[:57] + '...'}: {message[0].lower()}{message[1:]}"
+
+
+def _record_at(place: Sequence[int | str]) -> type[BaseModel] | None:
+    """Return the kind of record that lies at ``place`` of evidence, None for what holds no records."""
+    kind: type[BaseModel] | None = Evidence
+    for part in place:
+        # A number and the name of an arm lead into a collection, whose records are known already.
+        if kind is not None and part in kind.model_fields:
+            kind = _record_in(kind.model_fields[str(part)].annotation)
+    return kind
+
+
+def _record_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for inner in get_args(annotation) if (found := _record_in(inner))), None)
 
 
 # -- what a hand may leave out -------------------------------------------------------------------------------------
@@ -86,12 +180,18 @@ def _first(error: ValidationError) -> str:
 def _completed(document: Document, name: str, where: str) -> Document:
     plan = _plan({"command": ["farm", "decide", name], **_object(document.get("plan"), where, "plan")}, where)
     run_id = document.get("run_id", "by-hand")
-    arms = {cell["id"]: [arm.get("name", "") for arm in cell["arms"]] for cell in plan["cells"]}
+    arms = {cell["id"]: _names(cell["arms"]) for cell in plan["cells"] if isinstance(cell["id"], str)}
     results = [
         _result(_object(entry, where, f"results[{number}]"), run_id, arms, where, f"results[{number}]")
         for number, entry in enumerate(_list(document.get("results", []), where, "results"))
     ]
     return {"run_id": run_id, "state": "complete"} | document | {"plan": plan, "results": results}
+
+
+def _names(arms: Any) -> list[str]:
+    """Return the names of a cell's arms, as far as they are there."""
+    found = [arm.get("name") for arm in (arms if isinstance(arms, list) else ()) if isinstance(arm, dict)]
+    return [name for name in found if isinstance(name, str)]
 
 
 def _plan(plan: Document, where: str) -> Document:
@@ -200,8 +300,7 @@ def _tier(entry: Any, shipped: Mapping[str, Document], where: str, place: str) -
 def _result(result: Document, run_id: Any, arms: Mapping[str, Sequence[str]], where: str, place: str) -> Document:
     cell_id = result.get("cell_id")
     if not isinstance(cell_id, str) or cell_id not in arms:
-        known = ", ".join(arms) or "none"
-        raise UsageError(f"{where}, {place}.cell_id: no cell {json.dumps(cell_id)} is planned; there are {known}")
+        raise UsageError(f"{where}, {place}.cell_id: {_unplanned(cell_id, arms)}")
     filled: Document = {
         "run_id": run_id,
         "attempt": 1,
@@ -214,7 +313,10 @@ def _result(result: Document, run_id: Any, arms: Mapping[str, Sequence[str]], wh
     }
     found = filled | {key: value for key, value in result.items() if key != "restarts_ms"}
     said = _object(result.get("arms", {}), where, f"{place}.arms")
-    found["arms"] = dict.fromkeys(arms[cell_id], "ok") | said
+    # An arm that others were timed beside, and that has no times of its own, was not answered for.
+    lives = result.get("restarts_ms")
+    timed = {arm for life in (lives if isinstance(lives, list) else ()) if isinstance(life, dict) for arm in life}
+    found["arms"] = {arm: "ok" for arm in arms[cell_id] if arm in timed or not timed} | said
     found["arms"] = {name: {"outcome": arm} if isinstance(arm, str) else arm for name, arm in found["arms"].items()}
     if isinstance(found["validity"], str):
         found["validity"] = {"valid": False, "reasons": [found["validity"]]}
@@ -222,15 +324,22 @@ def _result(result: Document, run_id: Any, arms: Mapping[str, Sequence[str]], wh
         if "restarts" in result:
             raise UsageError(f"{where}, {place}: restarts and restarts_ms are there; leave one of them out")
         found["restarts"] = [
-            _restart(number, _object(entry, where, f"{place}.restarts_ms[{number}]"), where, place)
+            _restart(number, _object(entry, where, f"{place}.restarts_ms[{number}]"), cell_id, arms, where, place)
             for number, entry in enumerate(_list(result["restarts_ms"], where, f"{place}.restarts_ms"))
         ]
     return found
 
 
-def _restart(number: int, steps: Document, where: str, place: str) -> Document:
-    arms = {arm: _timing(given, where, f"{place}.restarts_ms[{number}].{arm}") for arm, given in steps.items()}
-    return {"index": number, "order": list(arms), "arms": arms}
+def _restart(
+    number: int, steps: Document, cell_id: str, arms: Mapping[str, Sequence[str]], where: str, place: str
+) -> Document:
+    lives = {}
+    for arm, given in steps.items():
+        inside = f"{place}.restarts_ms[{number}].{arm}"
+        if arm not in arms[cell_id]:
+            raise UsageError(f"{where}, {inside}: {_no_arm(cell_id, arms)}")
+        lives[arm] = _timing(given, where, inside)
+    return {"index": number, "order": list(lives), "arms": lives}
 
 
 def _timing(steps: Any, where: str, place: str) -> Document:

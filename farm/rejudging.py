@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from farm.judge import judge
-from farm.model import Evidence, Figure, Flip, Gate, Judgement, Question, Rejudgement, Tier
+from farm.model import Evidence, Figure, Flip, Gate, Judgement, PlannedWorkload, Question, Rejudgement, Tier
 from farm.stages import service_tiers
 
-__all__ = ["rejudge"]
+__all__ = ["rejudge", "under"]
 
 NOT_ASKED = "not asked"
 
 
-def rejudge(evidence: Evidence, tiers: Sequence[Tier], matrix_digest: str) -> Rejudgement:
+def rejudge(
+    evidence: Evidence,
+    tiers: Sequence[Tier],
+    matrix_digest: str,
+    workloads: Mapping[str, PlannedWorkload] | None = None,
+) -> Rejudgement:
     """Return what ``evidence`` says under ``tiers``, and everything that they answer otherwise than its own plan's.
 
-    No cell is planned anew: what the tiers ask and the evidence has not is `untested`. Limits that are the plan's own
-    word for word are still the registered ones.
+    ``workloads`` are those of the other matrix, for tiers that list none of their own; None: the plan's. No cell is
+    planned anew: what they ask and the evidence has not is `untested`. Limits that are the plan's own word for word
+    are still the registered ones.
     """
     registered = judge(evidence)
-    tiers = service_tiers(tiers, evidence.plan.stages)
-    if tiers == evidence.plan.tiers:
+    other = under(evidence, tiers, workloads)
+    if (other.plan.tiers, other.plan.workloads) == (evidence.plan.tiers, evidence.plan.workloads):
         return Rejudgement(judgement=registered)
-    found = judge(evidence.model_copy(update={"plan": evidence.plan.model_copy(update={"tiers": tiers})}))
+    found = judge(other)
     found = found.model_copy(
         update={"plan_digest": registered.plan_digest, "matrix_digest": matrix_digest, "registered": False}
     )
     return Rejudgement(
         judgement=found, flips=(*_tiers(registered, found), *_rows(registered, found), *_verdicts(registered, found))
     )
+
+
+def under(
+    evidence: Evidence, tiers: Sequence[Tier], workloads: Mapping[str, PlannedWorkload] | None = None
+) -> Evidence:
+    """Return ``evidence`` with other limits in its plan: to be judged and shown under them, and never to be kept."""
+    asked: dict[str, object] = {"tiers": service_tiers(tiers, evidence.plan.stages)}
+    asked |= {} if workloads is None else {"workloads": dict(workloads)}
+    return evidence.model_copy(update={"plan": evidence.plan.model_copy(update=asked)})
 
 
 def _tiers(old: Judgement, new: Judgement) -> list[Flip]:

@@ -19,7 +19,7 @@ from farm.errors import EnvironmentFailed, InfrastructureFailed, UsageError
 from farm.installer import InstallerError, lock, redact_text
 from farm.model import Backend, Environment, EnvironmentRefused, LockedPackage, Release, Side
 
-__all__ = ["ReleaseRequest", "Resolution", "is_torch_family", "parse_request", "resolve"]
+__all__ = ["ReleaseRequest", "Resolution", "is_torch_family", "one_build", "parse_request", "resolve"]
 
 #: What may be typed after --candidate and --baseline.
 FORMS = "2.13, 2.13.0, 2.13.0rc2, nightly, 2.14.0.dev20261130, a wheel's path or a URL"
@@ -146,7 +146,9 @@ def resolve(
     named = baseline or baseline_default
     old = _exact(parse_request(named), where, "--baseline") if named else _before(new, where)
     with ThreadPoolExecutor(max_workers=2) as pool:
-        outcomes = list(pool.map(lambda exact: _builds(exact, where, backend), (old, new)))
+        # A CPU build is what a CPU cell would choose, if the other arm has one too.
+        first = "cpu" if backend in ("cpu", "distributed") else None
+        outcomes = list(pool.map(lambda exact: _builds(exact, where, first), (old, new)))
     refused = tuple(
         EnvironmentRefused(side=side, platform=platform, reason=str(builds), last_words=builds.last_words)
         for side, builds in zip((Side.BASELINE, Side.CANDIDATE), outcomes, strict=True)
@@ -172,6 +174,31 @@ def resolve(
     if aa:
         notes.append(f"A/A run: both arms are the same wheel, {chosen_new.torch.wheel}; differences are noise")
     return Resolution(environments, (), tuple(notes), aa, broken, pins)
+
+
+def one_build(
+    release: str, variant: str | None, *, platform: str, python: str, beside: tuple[str, ...] = (), option: str = "--to"
+) -> Environment:
+    """Return the lock of torch alone, of build ``variant`` (None: the first on offer).
+
+    ``beside`` are pins of what is installed already: they hold where torch can live with them.
+
+    Raises UsageError for a version that no index serves or not as that build, InfrastructureFailed without an index.
+    """
+    where = _Where(platform, python, ())
+    exact = _exact(parse_request(release), where, option)
+    builds = _builds(exact, where, variant, beside)
+    if isinstance(builds, EnvironmentFailed) and beside:
+        builds = _builds(exact, where, variant)
+    if isinstance(builds, EnvironmentFailed):
+        raise builds
+    for build in builds:
+        if variant in (None, build.variant):
+            return _environment(build, build.packages, where)
+    raise UsageError(
+        f"{option} '{release}': served as {', '.join(build.variant for build in builds)}, and wanted is {variant}, as "
+        f"is installed; name the build ({release}+{builds[0].variant}), or add an index that serves {variant}"
+    )
 
 
 @dataclass(frozen=True)
@@ -274,20 +301,24 @@ def _before(candidate: _Exact, where: _Where) -> _Exact:
     return _Exact(Version(_newest(f"torch<{major}.{minor}", where, "--baseline (by default)").public))
 
 
-def _builds(exact: _Exact, where: _Where, backend: Backend) -> list[_Build] | EnvironmentFailed:
-    """Return the builds of one release that can be had, best first; or why there is none."""
+def _builds(
+    exact: _Exact, where: _Where, first: str | None, constraints: tuple[str, ...] = ()
+) -> list[_Build] | EnvironmentFailed:
+    """Return the builds of one release that can be had, best first; or why there is none.
+
+    ``first`` is the build variant that is asked for by name before any other.
+    """
     public = exact.version.public
     forms = [f"torch==={public}", f"torch=={public}"]
-    if backend in ("cpu", "distributed"):
-        # A CPU build is what a CPU cell would choose, if the other arm has one too.
-        forms.insert(0, f"torch=={public}+cpu")
+    if first is not None:
+        forms.insert(0, f"torch=={public}+{first}")
     if exact.wheel is not None:
         forms = [ReleaseRequest("wheel", exact.wheel, exact.version).requirement]
     builds: list[_Build] = []
     last: EnvironmentFailed | None = None
     for form in forms:
         try:
-            packages = where.lock(form, prerelease=exact.version.is_prerelease)
+            packages = where.lock(form, constraints, prerelease=exact.version.is_prerelease)
         except InstallerError as error:
             if error.kind == "network":
                 raise InfrastructureFailed(

@@ -143,10 +143,10 @@ def environment_of(*wheels: Path, requirement: str = "") -> Environment:
 
 
 @contextmanager
-def small_disk(folder: Path) -> Iterator[Path]:
-    """Mount a file system of one megabyte at ``folder``; skip the test where that is not allowed."""
+def small_disk(folder: Path, megabytes: int = 1) -> Iterator[Path]:
+    """Mount a file system of so many megabytes at ``folder``; skip the test where that is not allowed."""
     folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
     if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
         pytest.skip("needs the right to mount a small file system")
     try:

@@ -44,6 +44,7 @@ from workers.rehearsal import rehearse
 from workers.runner_environment import padding, runner_environment
 from workers.session import RunnerSession
 from workers.stage import make_stage, workload_reference
+from workers.state import StateKeeper
 from workers.surroundings import ThisMachine
 from workers.validity import validity_of
 from workers.watch import Watch
@@ -258,7 +259,12 @@ class _CellRun:
         if self.arms or baseline is None or candidate is None:
             reasons = "; ".join(f"{name}: {arm.reason}" for name, arm in self.arms.items())
             return Rehearsal(outcome=Outcome.NO_ENVIRONMENT, reason=reasons or "an arm has no environment here")
-        rehearsal = rehearse(baseline, candidate, self.home, self._control)
+        folder = self.scratch / "state"
+        environment = runner_environment(
+            self.cell.control.environment_variables, folder / "caches", settled_allocator=False
+        )
+        keeper = StateKeeper(self.cell.state, self.stage, folder, environment) if self.cell.state else None
+        rehearsal = rehearse(baseline, candidate, self.home, self._control, keeper)
         for arm in self.cell.arms:
             self.arms[arm.name] = ArmResult(outcome=Outcome.OK)
         return rehearsal

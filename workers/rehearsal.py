@@ -1,15 +1,15 @@
 """The way back, walked: the baseline's wheels over the candidate's, with the network really off, and proven.
 
-In a copy of the candidate's environment the baseline is put back from the wheelhouse alone, with an empty installer
-cache. What is installed is held against the baseline's lock, file by file for what was reinstalled, and the control
-workload must give bitwise what it gave before the upgrade.
+A copy of the candidate's environment serves for a moment: it writes state, and bytecode beside its sources. Then the
+baseline is put back from the wheelhouse alone, with an empty installer cache. What is installed is held against the
+baseline's lock, file by file for what was reinstalled, the control workload must give bitwise what it gave before the
+upgrade, and the baseline opens what the candidate wrote. A second walk shows whether the first one was luck.
+
+Nothing asks a human: every process has its input closed, so what would ask fails.
 """
 
 from __future__ import annotations
 
-import base64
-import csv
-import hashlib
 import os
 import shutil
 import subprocess
@@ -19,15 +19,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import Distribution, distributions
 from pathlib import Path
-from typing import Any
-
-from packaging.utils import canonicalize_name
+from typing import Any, cast
 
 from farm.errors import EnvironmentFailed
 from farm.installer import run_uv
-from farm.model import Environment, LockedPackage, Outcome, Rehearsal
+from farm.model import Environment, KeptState, LockedPackage, Outcome, Rehearsal, StateKind
 from farm.owners import owner_name
 from farm.pip_settings import installer_environment
 from farm.settings import Home
@@ -40,7 +37,9 @@ from workers.environments import (
     site_packages,
     sync,
 )
+from workers.installed import bytecode_fits, damaged_files, found_in, stale_bytecode, strays
 from workers.session import ArmEnded
+from workers.state import StateKeeper
 from workers.wheelhouse import delta, flat_folder, keep
 
 __all__ = ["rehearse"]
@@ -75,6 +74,11 @@ class _Walk:
     steps_ns: dict[str, int] = field(default_factory=dict)
     network_off_by: str = ""
     reinstalled: tuple[str, ...] = ()
+    again_ns: dict[str, int] = field(default_factory=dict)
+    leftovers: tuple[str, ...] = ()
+    state: dict[StateKind, KeptState] = field(default_factory=dict)
+    again: bool = False
+    """The second walk is under way."""
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -82,28 +86,35 @@ class _Walk:
         try:
             yield
         finally:
-            self.steps_ns[name] = time.monotonic_ns() - began
+            (self.again_ns if self.again else self.steps_ns)[name] = time.monotonic_ns() - began
 
     def ended(self, outcome: Outcome, reason: str = "", **more: Any) -> Rehearsal:
         return Rehearsal.model_validate(
             {
                 "outcome": outcome,
-                "reason": reason,
+                "reason": f"the second time: {reason}" if self.again and reason else reason,
                 "steps_ns": self.steps_ns,
                 "network_off_by": self.network_off_by,
                 "reinstalled": self.reinstalled,
+                "again_ns": self.again_ns,
+                "leftovers": self.leftovers,
+                "state": self.state,
                 **more,
             }
         )
 
 
 def rehearse(
-    baseline: Environment, candidate: Environment, home: Home, control: Callable[[Path], dict[str, str]]
+    baseline: Environment,
+    candidate: Environment,
+    home: Home,
+    control: Callable[[Path], dict[str, str]],
+    keeper: StateKeeper | None = None,
 ) -> Rehearsal:
     """Return how the way from ``candidate`` back to ``baseline`` went.
 
-    ``control(python)`` returns the digests of the control workload's outputs under an interpreter. Whatever fails is
-    the rehearsal's outcome and never raised.
+    ``control(python)`` returns the digests of the control workload's outputs under an interpreter; ``keeper`` writes
+    and opens the state that must come back. Whatever fails is the rehearsal's outcome and never raised.
     """
     walk = _Walk()
     wheels = delta(baseline, candidate)
@@ -123,6 +134,18 @@ def rehearse(
             root = Path(scratch) / "environment"
             with walk.step("prepare candidate"):
                 make_venv(root)
+                sync(candidate, root)
+            if keeper is not None:
+                with walk.step("prepare state"):
+                    keeper.write(root / "bin/python")
+            walked = _walk_back(walk, baseline, wheels, root, home, expected, control)
+            if walked.outcome is not Outcome.OK:
+                return walked
+            if keeper is not None:
+                with walk.step("state"):
+                    walk.state = cast(dict[StateKind, KeptState], keeper.read(root / "bin/python"))
+            walk.again = True
+            with walk.step("prepare candidate"):
                 sync(candidate, root)
             return _walk_back(walk, baseline, wheels, root, home, expected, control)
     except EnvironmentFailed as error:
@@ -146,6 +169,7 @@ def _walk_back(
     if not prefix:
         return walk.ended(Outcome.FAILED, f"the network cannot be taken away here: {walk.network_off_by}")
     before = installed_packages(root)
+    began = time.time()
     with walk.step("reinstall"):
         _reinstall(baseline, wheels, root, home, prefix)
     after = installed_packages(root)
@@ -156,8 +180,13 @@ def _walk_back(
     )
     with walk.step("verify"):
         wrong = mismatches(baseline.packages, after)
-        wrong += _damaged_files(root, {wheel.name for wheel in wheels})
-        wrong += _strays(root)
+        site = site_packages(root)
+        for name, distribution in found_in([site]).items():
+            wrong += damaged_files(site, distribution) if name in {wheel.name for wheel in wheels} else []
+        wrong += strays([site])
+        wrong += stale_bytecode(site, began, [""])
+        idle = _idle_bytecode(site)
+        walk.leftovers = (f"bytecode that nothing will use: {idle} files",) if idle else ()
     with walk.step("control"):
         equal = control(root / "bin/python") == expected
     more: dict[str, Any] = {"mismatches": wrong, "control_equal": equal}
@@ -171,12 +200,12 @@ def _walk_back(
 def _reinstall(
     baseline: Environment, wheels: tuple[LockedPackage, ...], root: Path, home: Home, prefix: tuple[str, ...]
 ) -> None:
-    house = flat_folder(wheels, home, root.parent / "wheels")
+    house = flat_folder(wheels, home, Path(tempfile.mkdtemp(prefix="wheels-", dir=root.parent)))
     lines = root.parent / "baseline.txt"
     lines.write_text(requirement_lines(baseline, by_name=True))
     environment = {name: value for name, value in installer_environment().items() if not name.startswith("UV_")}
     # A configuration file may name places where a wheel that the wheelhouse lacks could still be found.
-    environment |= {"UV_CACHE_DIR": str(root.parent / "empty-cache"), "UV_NO_CONFIG": "1"}
+    environment |= {"UV_CACHE_DIR": tempfile.mkdtemp(prefix="empty-cache-", dir=root.parent), "UV_NO_CONFIG": "1"}
     command = ["pip", "sync", "--quiet", "--offline", "--no-index", "--find-links", str(house), "--require-hashes"]
     # Another build of the same version counts as installed, unless uv is told to put it back.
     command += [word for wheel in wheels for word in ("--reinstall-package", wheel.name)]
@@ -205,6 +234,7 @@ def network_off() -> tuple[tuple[str, ...], str]:
                 capture_output=True,
                 text=True,
                 check=False,
+                stdin=subprocess.DEVNULL,
                 timeout=30,
                 env=dict(os.environ),
             )
@@ -217,40 +247,10 @@ def network_off() -> tuple[tuple[str, ...], str]:
     return (), why
 
 
-def _damaged_files(root: Path, names: set[str]) -> list[str]:
-    """Return files of the reinstalled distributions that are missing or not as their RECORD says."""
-    site = site_packages(root)
-    found = []
-    for distribution in distributions(path=[str(site)]):
-        if canonicalize_name(distribution.metadata["Name"]) not in names:
-            continue
-        for name, digest in _record(distribution):
-            path = site / name
-            if not path.is_file():
-                found.append(f"{name} is missing")
-            elif digest and digest.partition("=")[2] != _record_digest(path, digest.partition("=")[0]):
-                found.append(f"{name} is not what the wheel holds")
-    return found
-
-
-def _record(distribution: Distribution) -> list[tuple[str, str]]:
-    """Return path and digest ("sha256=…") of every file that ``distribution`` brought."""
-    rows = csv.reader((distribution.read_text("RECORD") or "").splitlines())
-    return [(row[0], row[1]) for row in rows if len(row) >= 2]
-
-
-def _record_digest(path: Path, algorithm: str) -> str:
-    with path.open("rb") as file:
-        raw = hashlib.file_digest(file, algorithm).digest()
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
-
-
-def _strays(root: Path) -> list[str]:
-    """Return files under torch's folder that no distribution owns: what a replaced release left behind."""
-    site = site_packages(root)
-    owned = {str(Path(name)) for distribution in distributions(path=[str(site)]) for name, _ in _record(distribution)}
-    return [
-        f"{path.relative_to(site)} belongs to no installed package"
-        for path in sorted((site / "torch").rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts and str(path.relative_to(site)) not in owned
-    ][:20]
+def _idle_bytecode(site: Path) -> int:
+    """Return how many files of bytecode under ``site`` fit no source: nothing will run them."""
+    count = 0
+    for path in site.rglob("__pycache__/*.pyc"):
+        source = path.parent.parent / f"{path.name.partition('.')[0]}.py"
+        count += not (source.is_file() and bytecode_fits(path, source.stat()))
+    return count

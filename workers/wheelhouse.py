@@ -18,7 +18,7 @@ from farm.model import Environment, LockedPackage
 from farm.pip_settings import installer_environment
 from farm.settings import Home
 
-__all__ = ["delta", "flat_folder", "keep"]
+__all__ = ["delta", "flat_folder", "held", "keep"]
 
 #: torch's CUDA wheels are half a gigabyte.
 DOWNLOAD_TIMEOUT_S = 1800.0
@@ -36,13 +36,19 @@ def keep(packages: Iterable[LockedPackage], home: Home, requirement: str) -> Non
     Raises EnvironmentFailed naming the wheel that cannot be had.
     """
     for package in packages:
-        path = _path(home, package)
-        if path.is_file() and _sha256(path) == package.sha256:
+        if held(package, home) is not None:
             continue
+        path = _path(home, package)
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".fetching-", dir=path.parent) as folder:
             fetched = _fetch(package, Path(folder), requirement)
             fetched.replace(path)
+
+
+def held(package: LockedPackage, home: Home) -> Path | None:
+    """Return the wheel of ``package`` in the wheelhouse; None where it is not there or not what was locked."""
+    path = _path(home, package)
+    return path if path.is_file() and _sha256(path) == package.sha256 else None
 
 
 def flat_folder(packages: Iterable[LockedPackage], home: Home, folder: Path) -> Path:
@@ -77,7 +83,8 @@ def _fetch(package: LockedPackage, folder: Path, requirement: str) -> Path:
             text=True,
             check=False,
             timeout=DOWNLOAD_TIMEOUT_S,
-            env={**os.environ, **_pip_indexes(settings)},
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **_pip_indexes(settings), "PIP_NO_INPUT": "1"},
         )
     except subprocess.TimeoutExpired as error:
         raise EnvironmentFailed(f"fetching '{package.wheel}' took over {DOWNLOAD_TIMEOUT_S:.0f} s") from error

@@ -58,7 +58,9 @@ def _repeats(asked: GateQuestion, name: str) -> tuple[bool, str, float] | None:
 def _lives(asked: GateQuestion, name: str) -> list[str]:
     """Return the digest of the first step of every restart of an arm."""
     assert asked.result is not None
-    return [restart.arms[name].output_digest for restart in asked.result.restarts if name in restart.arms]
+    digests = [restart.arms[name].output_digest for restart in asked.result.restarts if name in restart.arms]
+    # Evidence that was written by hand may know none, and nothing is alike in what is not known.
+    return [digest for digest in digests if digest]
 
 
 def _verdict(status: Status, reason: str, figure: Figure | None = None) -> Verdict:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from farm.gates.question import GateQuestion
-from farm.model import Figure, Gate, Outcome, Question, Side, Status, Verdict
+from farm.model import Figure, Gate, Outcome, Question, Rehearsal, Side, Status, Tier, Verdict
 
 __all__ = ["judge"]
 
@@ -40,7 +40,27 @@ def judge(asked: GateQuestion) -> Verdict:
         return _verdict(Status.UNTESTED, "nothing says that the network was off", figure)
     if not seconds <= asked.tier.rollback_s:
         return _verdict(Status.FAIL, f"back in {seconds:.1f} s: beyond the limit", figure)
+    if lost := _lost(rehearsal, asked.tier):
+        return _verdict(*lost, figure)
     return _verdict(Status.PASS, f"back in {seconds:.1f} s without a network, control bitwise as before", figure)
+
+
+def _lost(rehearsal: Rehearsal, tier: Tier) -> tuple[Status, str] | None:
+    """Return the verdict where the baseline cannot open what ``tier`` needs of what the candidate wrote."""
+    unreadable, untested = [], []
+    for kind in tier.state_required:
+        kept = rehearsal.state.get(kind)
+        if kept is None:
+            untested.append(f"{kind}: not asked of the rehearsal")
+        elif kept.result == "unreadable":
+            unreadable.append(f"{kind} ({kept.reason})")
+        elif kept.result == "not written":
+            untested.append(f"{kind}: not written: {kept.reason}")
+    if unreadable:
+        return Status.FAIL, f"the baseline cannot open what the candidate wrote; convert first: {', '.join(unreadable)}"
+    if untested:
+        return Status.UNTESTED, f"whether state comes back is not known: {'; '.join(untested)}"
+    return None
 
 
 def _verdict(status: Status, reason: str, figure: Figure | None = None) -> Verdict:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from farm.model.words import SCHEMA_VERSION, Backend, Gate, Model, Side, Track
+from farm.model.words import SCHEMA_VERSION, Backend, Gate, Model, Side, StateKind, Track
 
 
 class Release(Model):
@@ -145,6 +145,8 @@ class Cell(Model):
     measuring: Measuring
     gates: tuple[Gate, ...]
     caveats: tuple[str, ...] = ()
+    state: tuple[StateKind, ...] = ()
+    """Of a rehearsal: what the candidate writes and the baseline must open."""
     broken_control: str | None = None
     """"build variant differs": measured all the same, and never better than `defer`."""
     stage: str = ""
@@ -182,6 +184,8 @@ class Tier(Model):
     """Greatest number of graph breaks more than the baseline has."""
     rollback_s: float
     """Longest rehearsal of the way back, seconds."""
+    state_required: tuple[StateKind, ...] = ()
+    """What the baseline must be able to open, or make again, of what the candidate wrote."""
     feature_gain: float
     """Ratio of median step times (new path / old path) that the feature must reach, 0.9 is 10 % faster."""
     feature_memory_gain: float | None = None

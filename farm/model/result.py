@@ -9,7 +9,7 @@ import zstandard
 from pydantic import Field
 
 from farm.model.host import Host, HostCheck
-from farm.model.words import SCHEMA_VERSION, Model, Outcome
+from farm.model.words import SCHEMA_VERSION, Model, Outcome, StateKind
 
 MAX_SAMPLES_BYTES = 8 * 1024 * 1024
 """Upper limit of one window's decompressed samples: a compressed bomb must not fill a coordinator."""
@@ -216,6 +216,17 @@ class ArmResult(Model):
     """It was examined well and ended in a timed restart, where the runners of all arms are alive at once."""
 
 
+class KeptState(Model):
+    """What became of one kind of state that the candidate wrote, under the reinstalled baseline."""
+
+    result: Literal["readable", "rebuilt", "unreadable", "not written"]
+    """"readable": loaded, with the numbers that were written. "rebuilt": made again, and right."""
+    reason: str = ""
+    """The library's own words where it is not well."""
+    write_ns: int = 0
+    read_ns: int = 0
+
+
 class Rehearsal(Model):
     """The way back, walked: the baseline's wheels over the candidate, with the network off."""
 
@@ -232,12 +243,18 @@ class Rehearsal(Model):
     """Control outputs bitwise as before the upgrade."""
     control_ran: bool = True
     """The control workload ran on the baseline to begin with; without it nothing can be proven."""
+    again_ns: dict[str, int] = Field(default_factory=dict)
+    """The same steps, walked a second time from the candidate."""
+    leftovers: tuple[str, ...] = ()
+    """What the candidate left and nobody will use: bytecode without a source, its compile cache."""
+    state: dict[StateKind, KeptState] = Field(default_factory=dict)
+    """What became of what the candidate wrote, by kind."""
     last_words: str = ""
 
     @property
     def duration_ns(self) -> int:
-        """Time to be back: the reinstallation and its proof, without the preparation."""
-        return sum(ns for name, ns in self.steps_ns.items() if not name.startswith("prepare"))
+        """Time to be back: the reinstallation and its proof, without the preparation and without opening state."""
+        return sum(ns for name, ns in self.steps_ns.items() if not name.startswith(("prepare", "state")))
 
 
 class Validity(Model):

@@ -89,3 +89,7 @@ class Question(StrEnum):
 
 Backend = Literal["mps", "cuda", "rocm", "cpu", "distributed"]
 Track = Literal["production", "prototype"]
+StateKind = Literal[
+    "checkpoint", "optimizer", "distributed checkpoint", "exported program", "compiled package", "compile cache"
+]
+"""What a release in service writes, and the one that it is rolled back to must open."""

@@ -42,6 +42,7 @@ class RehearsalView:
     outcome: str
     facts: Rows
     steps: Rows
+    state: Rows
     reinstalled: tuple[str, ...]
     mismatches: tuple[str, ...]
     last_words: str
@@ -213,11 +214,16 @@ def _question(cell: Cell) -> Rows:
         *([("stage", cell.stage + (", in service" if cell.in_service else ""))] if cell.stage else []),
         ("capability", cell.capability),
         ("parameters", ", ".join(f"{name} {value}" for name, value in cell.parameters.items())),
-        ("workload digest", control.workload_digest),
-        ("seed", str(control.seed)),
+        ("workload digest", control.workload_digest or "not recorded"),
+        ("seed", str(control.seed) if control.workload_digest else "not recorded"),
         ("environment variables", ", ".join(f"{k}={v}" for k, v in control.environment_variables.items())),
-        ("control", f"broken: {cell.broken_control}" if cell.broken_control else "kept"),
+        ("control", f"broken: {cell.broken_control}" if cell.broken_control else _control(cell)),
     )
+
+
+def _control(cell: Cell) -> str:
+    """Return whether the arms' control was kept: evidence that was written by hand may record none."""
+    return "kept" if cell.control.workload_digest else "not recorded"
 
 
 def _host(result: CellResult) -> Rows:
@@ -299,13 +305,23 @@ def _rehearsal(walked: Rehearsal) -> RehearsalView:
     facts = (
         ("back after", seconds(walked.duration_ns)),
         ("network off by", walked.network_off_by),
+        (
+            "back a second time after",
+            seconds(sum(ns for name, ns in walked.again_ns.items() if "prepare" not in name))
+            if walked.again_ns
+            else "",
+        ),
         ("control outputs", equal),
+        ("left behind", "; ".join(walked.leftovers)),
         ("reason", walked.reason),
     )
     return RehearsalView(
         outcome=walked.outcome.value,
         facts=tuple((name, value) for name, value in facts if value),
         steps=tuple((name, seconds(ns)) for name, ns in walked.steps_ns.items()),
+        state=tuple(
+            (kind, f"{kept.result}{f': {kept.reason}' if kept.reason else ''}") for kind, kept in walked.state.items()
+        ),
         reinstalled=walked.reinstalled,
         mismatches=walked.mismatches,
         last_words=walked.last_words,

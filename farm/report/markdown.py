@@ -85,6 +85,7 @@ def _cell(evidence: Evidence, cell: CellView) -> list[str]:
         parts += [
             _table(("the way back", ""), [("outcome", walked.outcome), *walked.facts]),
             _table(("step", "duration"), walked.steps),
+            _table(("what the candidate wrote", "opened by the baseline"), walked.state),
             _bullets([*walked.reinstalled, *(f"mismatch: {line}" for line in walked.mismatches)]),
         ]
     environments = [(e.arms, e.release, e.wheel, e.sha256, e.python) for e in cell.environments]

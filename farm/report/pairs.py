@@ -8,7 +8,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from farm.model import Cell, CellResult, CellVerdicts, Figure, Gate, Judgement, Question, Tier, Verdict
+from farm.model import (
+    Cell,
+    CellResult,
+    CellVerdicts,
+    Figure,
+    Gate,
+    Judgement,
+    Question,
+    Restart,
+    Tier,
+    Verdict,
+    Window,
+    unpack_ns,
+)
 from farm.report.charts import DistributionChart, RatioChart, Ratios, Samples, distribution_chart, ratio_chart
 from farm.report.text import figure_text, named_figure
 from farm.statistics import Quantity, counted, pooled_samples, restart_log_ratios
@@ -78,10 +91,27 @@ def pair_views(
 
 def arm_samples(result: CellResult, arm: str) -> Samples:
     """Return every counted step of an arm over all restarts: to be looked at, never a unit of inference."""
-    timings = [restart.arms[arm] for restart in counted(result.restarts) if arm in restart.arms]
+    timings = [restart.arms[arm] for restart in _readable(result, arm) if arm in restart.arms]
     parts = [pooled_samples(timing) for timing in timings]
     steps = np.concatenate(parts) / 1e6 if parts else np.empty(0)
     return Samples(arm=arm, steps_ms=steps, restarts=len(timings))
+
+
+def _readable(result: CellResult, *arms: str) -> list[Restart]:
+    """Return the restarts that count, without those whose samples of ``arms`` are damaged: the page is shown."""
+
+    def intact(window: Window) -> bool:
+        try:
+            unpack_ns(window.steps_ns)
+        except ValueError:
+            return False
+        return True
+
+    return [
+        restart
+        for restart in counted(result.restarts)
+        if all(intact(window) for arm in arms if arm in restart.arms for window in restart.arms[arm].windows)
+    ]
 
 
 def _title(question: Question, arm: str, reference: str, cell: Cell) -> str:
@@ -128,7 +158,7 @@ def _figures(verdict: Verdict) -> tuple[Figure, ...]:
 def _ratios(result: CellResult, cells: Sequence[CellVerdicts], arm: str, reference: str) -> list[Ratios]:
     lanes = []
     for name, quantity, better in LANES:
-        logs = restart_log_ratios(counted(result.restarts), arm, reference, quantity)
+        logs = restart_log_ratios(_readable(result, arm, reference), arm, reference, quantity)
         dots = [math.exp(log) for log in logs]
         if name == "throughput ratio":
             items = _items(result, arm, reference)
@@ -170,6 +200,7 @@ def _lane_title(name: str, figure: Figure | None, restarts: int, better: str) ->
 
 
 def _items(result: CellResult, arm: str, reference: str) -> float:
-    """Return how many items a step of ``arm`` has for each of the reference's."""
+    """Return how many items a step of ``arm`` has for each of the reference's; 1 where nobody can have counted so."""
     above, below = (result.arms[name].examination if name in result.arms else None for name in (arm, reference))
-    return above.items_per_step / below.items_per_step if above and below and below.items_per_step else 1.0
+    ratio = above.items_per_step / below.items_per_step if above and below and below.items_per_step else 1.0
+    return ratio if ratio > 0 and math.isfinite(ratio) else 1.0

@@ -11,6 +11,7 @@ from farm.report.stages import stage_views
 from farm.report.text import printable
 from farm.report.view import (
     DecisionView,
+    afterwards,
     asked,
     backend_views,
     coverage_head,
@@ -61,7 +62,7 @@ def summary(evidence: Evidence, judgement: Judgement, *, width: int | None = WID
     coverage += [line] if (line := false_alarm_line(evidence, judgement)) else []
     coverage += [f"unstable: {line}" for line in unstable_lines(judgement)]
     parts = [
-        _lines([f"run {evidence.run_id} ({facts['state']}): {asked(evidence)}"], width),
+        _lines([f"run {evidence.run_id} ({facts['state']}){afterwards(judgement)}: {asked(evidence)}"], width),
         _lines(coverage, width),
         decision_table(evidence, judgement, width=width),
         _lines([tier.line for tier in tier_views(evidence, judgement)], width),

@@ -19,6 +19,7 @@ __all__ = [
     "DecisionView",
     "ReportView",
     "TierView",
+    "afterwards",
     "asked",
     "backend_views",
     "coverage_head",
@@ -114,8 +115,9 @@ class ReportView:
 
 def report_view(evidence: Evidence, judgement: Judgement) -> ReportView:
     """Return everything that a page shows of ``evidence`` and ``judgement``."""
+    compared = f"{releases(evidence, Side.CANDIDATE)} against {releases(evidence, Side.BASELINE)}"
     return ReportView(
-        title=f"{releases(evidence, Side.CANDIDATE)} against {releases(evidence, Side.BASELINE)}",
+        title=compared + afterwards(judgement),
         asked=asked(evidence),
         coverage=coverage_head(judgement.coverage),
         untested=backend_views(judgement.coverage),
@@ -142,6 +144,11 @@ def releases(evidence: Evidence, side: Side) -> str:
         release.identity for name, release in plan.releases.items() if name.partition("@")[0] == side.value
     )
     return " and ".join(found) or f"{plan.requested.get(side.value, side.value)} (no environment)"
+
+
+def afterwards(judgement: Judgement) -> str:
+    """Return the words of a judgement whose limits nobody registered before the run, "" of the registered one."""
+    return "" if judgement.registered else ", under limits that were named after the run"
 
 
 def asked(evidence: Evidence) -> str:

@@ -35,6 +35,12 @@ def judge(evidence: Evidence) -> Judgement:
     return Rejudgement.model_validate_json(found.stdout).judgement
 
 
+def printed(evidence: Evidence, kind: str = "markdown") -> str:
+    """Return what `farm decide` prints of ``evidence`` for people."""
+    asked = ["-", "--format", kind]
+    return CliRunner().invoke(command, asked, input=evidence.model_dump_json(), catch_exceptions=False).stdout
+
+
 def verdict(judgement: Judgement, gate: Gate, limits: str = "serving") -> Verdict:
     (only,) = [c for c in judgement.cells if c.tier == limits]
     return next(v for v in only.verdicts if v.gate is gate)
@@ -164,6 +170,39 @@ def test_m12_what_no_longer_fits_is_a_change_of_status_and_no_number() -> None:
     assert "the way back has the fault" in fixed.rows[0].warnings[0]
 
 
+NOISY = (1.12, 0.9, 1.11, 0.92, 1.1, 0.91, 1.09, 0.93)
+
+
+def test_m2_arms_that_were_measured_on_different_machines_are_no_comparison() -> None:
+    of = cell()
+    parts = []
+    for arm, cpu, ms in (("baseline", "EPYC 7763", 0.211497), ("candidate", "EPYC 9V74", 0.243455)):
+        found = result(of, times={"baseline": ms, "candidate": ms}, host=HOST.model_copy(update={"cpu": cpu}))
+        lives = tuple(r.model_copy(update={"arms": {arm: r.arms[arm]}}) for r in found.restarts)
+        parts.append(found.model_copy(update={"arms": {arm: found.arms[arm]}, "restarts": lives}))
+    apart = evidence([(of, None)], tier(in_service=True))
+    judgement = judge(apart.model_copy(update={"results": (*parts, *apart.results)}))
+    for gate in (Gate.LATENCY, Gate.THROUGHPUT):
+        found_verdict = verdict(judgement, gate)
+        assert (found_verdict.status, found_verdict.figure) == (Status.UNTESTED, None)
+        assert "not comparable: arms were measured apart, baseline on EPYC 7763" in found_verdict.reason
+    assert judgement.coverage.comparable == 0
+    assert judgement.rows[0].decision is Decision.DEFER
+
+
+def test_m10_a_change_within_the_cells_own_noise_accuses_nothing_and_the_cell_is_unstable() -> None:
+    of = cell()
+    found = result(of, times={"baseline": 198.09, "candidate": 218.59}, noise=NOISY)
+    judgement = judge(evidence([(of, found)], tier(in_service=True)))
+    latency = verdict(judgement, Gate.LATENCY)
+    assert latency.status is Status.INCONCLUSIVE
+    assert "within this cell's own noise" in latency.reason
+    assert of.id in judgement.unstable
+    assert judgement.rows[0].decision is Decision.DEFER
+    quiet = judge(evidence([(of, found.model_copy(update={"noise": ()}))], tier(in_service=True)))
+    assert verdict(quiet, Gate.LATENCY).status is Status.FAIL
+
+
 # -- absence -------------------------------------------------------------------------------------------------------
 
 NAN = float("nan")
@@ -261,6 +300,38 @@ def test_c2_results_that_differ_between_releases_are_repeatable_and_a_note() -> 
     assert verdict(loose, Gate.DETERMINISM).status is Status.FAIL
 
 
+@pytest.mark.parametrize("in_service", [False, True])
+def test_c3_a_baseline_that_fails_its_known_answer_points_at_the_machine(in_service: bool) -> None:
+    wrong = ok(outputs={"y": output(rms_error=0.3, max_error=2.0, gain=0.9)})
+    of = cell()
+    host = HOST.model_copy(update={"os": "macOS 14.4 (23E214)"})
+    run = evidence([(of, result(of, {"baseline": wrong, "candidate": wrong}, host=host))], tier(in_service=in_service))
+    found = verdict(judge(run), Gate.CORRECTNESS)
+    assert found.status is Status.UNTESTED
+    assert found.reason.startswith("reference invalid: baseline fails its oracle")
+    assert judge(run).rows[0].decision is Decision.DEFER
+    assert "23E214" in printed(run)
+
+
+# -- queue and fleet -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("in_service", "decision"), [(False, Decision.DEFER), (True, Decision.ROLLBACK)])
+def test_q5_a_barrier_that_hangs_is_the_candidates_only_where_the_baseline_passed(
+    in_service: bool, decision: Decision
+) -> None:
+    hang = ended(Outcome.TIMED_OUT, "no answer within 120 s in 'first barrier'")
+    of, limits = cell(), tier(in_service=in_service)
+    alone = judge(evidence([(of, result(of, {"candidate": hang}))], limits))
+    found = verdict(alone, Gate.CORRECTNESS)
+    assert (found.status, found.figure) == (Status.FAIL, None)
+    assert found.reason.startswith("candidate timed out: no answer within 120 s")
+    assert alone.rows[0].decision is decision
+    both = judge(evidence([(of, result(of, {"baseline": hang, "candidate": hang}))], limits))
+    assert verdict(both, Gate.CORRECTNESS).status is Status.UNTESTED
+    assert both.rows[0].decision is Decision.DEFER
+
+
 # -- versions ------------------------------------------------------------------------------------------------------
 
 
@@ -284,6 +355,31 @@ def test_v6_one_wheel_in_both_arms_is_said_and_decides_nothing(
     assert "both arms are one wheel" in judgement.rows[0].reason
     assert judgement.rows[0].decision is Decision.DEFER
     assert judgement.tiers[0].decision is Decision.DEFER
+
+
+@pytest.mark.parametrize("outcome", [Outcome.BACKEND_UNREACHABLE, Outcome.FELL_BACK])
+def test_v8_a_device_that_torch_does_not_reach_is_said_and_is_no_figure(outcome: Outcome) -> None:
+    reason = "the driver is too old: torch ran on the CPU"
+    judgement = one(cell(), arms={"candidate": ended(outcome, reason)}, times={"baseline": 10.0, "candidate": 500.0})
+    for gate in (Gate.LATENCY, Gate.THROUGHPUT):
+        found = verdict(judgement, gate)
+        assert (found.status, found.figure, found.reason) == (Status.FAIL, None, f"candidate {outcome}: {reason}")
+    both = one(cell(), arms={name: ended(outcome, reason) for name in ("baseline", "candidate")})
+    assert {v.status for v in both.cells[0].verdicts if v.gate is not Gate.ROLLBACK} == {Status.UNTESTED}
+
+
+@pytest.mark.parametrize(("variant", "broken"), [("cpu", False), ("cu130", True)])
+def test_v11_one_build_is_one_identity_and_two_variants_are_a_broken_control(variant: str, broken: bool) -> None:
+    old, new = environment("2.12.1"), environment("2.13.0")
+    # The index names the build in one wheel and not in the other; what torch says of itself is the same.
+    new = new.model_copy(update={"release": new.release.model_copy(update={"local": variant, "variant": variant})})
+    of = cell()
+    run = evidence([(of, result(of))], tier(in_service=True))
+    run = run.model_copy(update={"plan": run.plan.model_copy(update={"environments": {old.key: old, new.key: new}})})
+    assert (old.release.identity, new.release.identity) == ("2.12.1+cpu", f"2.13.0+{variant}")
+    (row,) = judge(run).rows
+    assert row.decision is (Decision.DEFER if broken else Decision.ADOPT)
+    assert row.reason.startswith("control broken: build variants differ: cpu and cu130") is broken
 
 
 def test_a_comparison_is_sound_before_a_case_breaks_it() -> None:

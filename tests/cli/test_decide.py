@@ -62,6 +62,32 @@ def test_other_limits_are_kept_beside_the_registered_judgement_and_said(farm: Fa
     assert "1 judgement under limits that were named afterwards" in farm("report", kept.run_id).stderr
 
 
+def test_evidence_of_another_version_is_refused_with_both_numbers(farm: Farm, home: Path, kept: Evidence) -> None:
+    path = home / "runs" / kept.run_id / "evidence.json"
+    path.write_text(path.read_text().replace('"schema_version":1', '"schema_version":2', 1))
+    for command, code in ((("decide", str(path)), 2), (("decide", kept.run_id), 4), (("report", kept.run_id), 4)):
+        found = farm(*command)
+        assert found.returncode == code
+        assert "written in version 2 of the format, and this farm reads version 1" in found.stderr
+
+
+@pytest.mark.parametrize("kind", ["table", "markdown", "html"])
+def test_every_report_under_other_limits_says_so_and_shows_them(farm: Farm, kept: Evidence, kind: str) -> None:
+    own, other = farm("decide", kept.run_id, "--format", kind), farm("decide", kept.run_id, "--matrix", MATRIX)
+    assert "named after the run" not in own.stdout
+    assert "under limits that were named after the run" in other.stdout
+    # Of the other matrix alone: its tiers, with the reasons for their numbers.
+    page = farm("decide", kept.run_id, "--matrix", MATRIX, "--format", kind).stdout
+    assert "finetune" in page
+    assert "limits that were named after the run" in page
+
+
+def test_a_kept_runs_own_file_is_that_run(farm: Farm, home: Path, kept: Evidence) -> None:
+    folder = home / "runs" / kept.run_id
+    assert "kept in" in farm("decide", folder / "evidence.json").stderr
+    assert [path.name[:10] for path in (folder / "judgements").iterdir()] == ["registered"]
+
+
 def test_require_holds_the_new_judgement(farm: Farm, kept: Evidence) -> None:
     assert farm("decide", kept.run_id, "--require", "adopt").returncode == 1
 
@@ -87,7 +113,7 @@ def test_what_cannot_be_judged_is_refused_in_words(
     assert not home.exists()
 
 
-@pytest.mark.parametrize("name", ["evidence", "plan", "result", "order", "judgement", "rejudgement"])
+@pytest.mark.parametrize("name", ["evidence", "plan", "result", "order", "judgement", "rejudgement", "matrix"])
 def test_every_format_has_a_schema_with_its_version(farm: Farm, name: str) -> None:
     found = json.loads(farm("schema", name).stdout)
     assert found["$comment"] == "schema_version 1"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from farm.gates import judge_gate
-from farm.model import Gate, Outcome, Status, Validity, Verdict
+from farm.model import Gate, KeptState, Outcome, Status, Validity, Verdict
 from tests.evidence import (
     ask,
     cell,
@@ -175,6 +175,30 @@ def test_a_baseline_that_is_no_longer_served_fails_the_way_back_today(missing: t
     found = judge_gate(Gate.ROLLBACK, ask(way_back=walked.model_copy(update={"arms": arms})))
     assert found.status is status
     assert "nvidia-cublas==13.1.1" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("kept", "status", "said"),
+    [
+        (KeptState(result="readable"), Status.PASS, "back in"),
+        (KeptState(result="rebuilt"), Status.PASS, "back in"),
+        (
+            KeptState(result="unreadable", reason="version 9"),
+            Status.FAIL,
+            "convert first: exported program (version 9)",
+        ),
+        (KeptState(result="not written", reason="no compiler"), Status.UNTESTED, "not written: no compiler"),
+        (None, Status.UNTESTED, "exported program: not asked of the rehearsal"),
+    ],
+)
+def test_state_that_the_tier_needs_must_come_back(kept: KeptState | None, status: Status, said: str) -> None:
+    state = {"checkpoint": KeptState(result="readable")} | ({"exported program": kept} if kept else {})
+    needs = tier(state_required=("checkpoint", "exported program"))
+    found = judge_gate(Gate.ROLLBACK, ask(limits=needs, way_back=rehearsed(state=state)))
+    assert found.status is status
+    assert said in found.reason
+    # Who does not need it is not held up by it.
+    assert judge_gate(Gate.ROLLBACK, ask(way_back=rehearsed(state=state))).status is Status.PASS
 
 
 def test_a_limit_that_is_no_number_passes_no_rehearsal() -> None:

@@ -104,6 +104,20 @@ def test_an_invalid_result_may_be_said_in_a_word() -> None:
             lambda d: d["results"][0]["restarts_ms"][2].update(candidate=["fast"]),
             "results[0].restarts_ms[2].candidate: step times in milliseconds belong here",
         ),
+        (
+            lambda d: d["results"][0]["restarts_ms"][2].update(candidat=[1.0]),
+            "results[0].restarts_ms[2].candidat: ranker/infer-batch-32@cuda.sm90 has no such arm; it has",
+        ),
+        (lambda d: d["results"].append(d["results"][0]), "results[2]: a second answer for the baseline of ranker"),
+        (lambda d: d["plan"]["cells"].append(d["plan"]["cells"][0]), "is planned twice"),
+        (lambda d: d["plan"].update(schema_version=3), "plan.schema_version: it is written in version 3"),
+        (
+            lambda d: d["results"][1].update(schema_version="1"),
+            'results[1].schema_version: it is written in version "1"',
+        ),
+        (lambda d: d["results"][0].update(run_id="x"), 'results[0].run_id: "x" is another run than "ranker-by-hand"'),
+        (lambda d: d["plan"]["tiers"][1].update(p50_ratio=0), "plan.tiers[1].p50_ratio: 0.0 is no limit"),
+        (lambda d: d["plan"]["cells"][0].update(colour="red"), "there are arms, backend, broken_control, capability"),
         (lambda d: d["results"][1]["arms"].update(candidate="died"), 'results[1].arms.candidate.outcome: "died"'),
     ],
 )
@@ -113,6 +127,37 @@ def test_a_mistake_is_named_with_its_place(change: Any, said: str) -> None:
     message = refused(document)
     assert message.startswith("evidence 'mine.json'")
     assert said in message
+
+
+def test_an_arm_without_times_beside_one_that_has_them_was_not_answered_for() -> None:
+    document = example()
+    for steps in document["results"][0]["restarts_ms"]:
+        del steps["candidate"]
+    run = read(document)
+    assert set(run.results[0].arms) == {"baseline"}
+    for found in judge(run).cells:
+        assert Status.PASS not in {verdict.status for verdict in found.verdicts if found.workload == "ranker"}
+
+
+def test_what_a_hand_does_not_record_is_not_said_to_be_alike() -> None:
+    run = run_of(cell())
+    plain = json.loads(run.model_dump_json())
+    for ended in plain["results"][0]["arms"].values():
+        for output in ended["examination"]["outputs"].values():
+            output.update(sha256="", against_reference=None)
+    for restart in plain["results"][0]["restarts"]:
+        for life in restart["arms"].values():
+            life["output_digest"] = ""
+    reasons = {v.gate: v.reason for v in judge(read(plain)).cells[0].verdicts}
+    assert reasons[Gate.CORRECTNESS] == "within tolerance; whether it is bitwise the same was not recorded"
+    assert reasons[Gate.DETERMINISM] == "bitwise repeatable at 2 threads"
+
+
+def test_what_is_no_text_or_too_deep_is_said() -> None:
+    for given, said in ((b"\xff\xfe{", "no text in UTF-8"), (b"[" * 100_000, "nested deeper than any evidence")):
+        with pytest.raises(UsageError, match=said):
+            read_evidence(given, "mine.json")
+    assert read_evidence(b"\xef\xbb\xbf" + EXAMPLE.read_bytes(), "mine.json").run_id == "ranker-by-hand"
 
 
 def test_what_is_no_json_is_named_by_its_line() -> None:

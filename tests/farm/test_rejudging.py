@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from farm.judge import judge
-from farm.model import Evidence, Gate
+from farm.model import Evidence, Gate, PlannedWorkload
 from farm.rejudging import rejudge
 from tests.evidence import cell, evidence, result, tier
 
@@ -46,6 +46,18 @@ def test_what_the_other_limits_ask_and_nobody_measured_is_untested() -> None:
     (row,) = found.judgement.rows
     assert (row.decision, row.decided_by) == ("defer", Gate.DETERMINISM)
     assert row.reason.startswith("untested")
+
+
+def test_a_workload_that_the_other_matrix_asks_and_nobody_measured_is_untested() -> None:
+    of = cell(gates=(Gate.LATENCY,))
+    limits = tier(required=(Gate.LATENCY,))
+    run = evidence([(of, result(of))], limits)
+    asked = {"block": PlannedWorkload(production_cases=("infer", "infer-8k")), "ranker": PlannedWorkload()}
+    found = rejudge(run, (limits,), "ab", asked)
+    reasons = {row.workload: row.reason for row in found.judgement.rows}
+    assert reasons == {"block": "production shapes untested", "ranker": "untested: no case in suite standard"}
+    assert not found.judgement.registered
+    assert rejudge(run, (limits,), "ab", {}).judgement.registered
 
 
 def test_a_tier_that_only_one_of_them_has_reads_not_asked() -> None:

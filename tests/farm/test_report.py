@@ -553,3 +553,16 @@ def test_the_same_verdict_of_several_tiers_is_told_once(evidence: Evidence, judg
     latency = [verdict for verdict in block.pairs[0].verdicts if verdict.gate == "latency"]
     assert [(v.tiers, v.required_by) for v in latency] == [("serving, research", "serving, research")]
     assert latency[0].figures[0].endswith("limit 1.030 serving, 1.150 research")
+
+
+@pytest.mark.parametrize("damage", [b"", b"no zstd", b"\x28\xb5\x2f\xfd"], ids=["empty", "noise", "a bare head"])
+def test_a_window_with_damaged_samples_is_said_and_ends_no_report(damage: bytes) -> None:
+    of = made.cell()
+    found = made.result(of)
+    life = found.restarts[0].arms["candidate"]
+    windows = (life.windows[0].model_copy(update={"steps_ns": damage}), *life.windows[1:])
+    arms = found.restarts[0].arms | {"candidate": life.model_copy(update={"windows": windows})}
+    lives = (found.restarts[0].model_copy(update={"arms": arms}), *found.restarts[1:])
+    run = made.evidence([(of, found.model_copy(update={"restarts": lives}))], made.tier())
+    for page in (to_html(run, judge(run)), to_markdown(run, judge(run)), summary(run, judge(run))):
+        assert "invalid: candidate: cannot be decompressed" in page

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from farm.model import Environment, LockedPackage, Outcome, Rehearsal
+from farm.model import Environment, KeptState, LockedPackage, Outcome, Rehearsal
 from farm.pip_settings import pip_settings
 from farm.settings import Home
 from tests.wheels import (
@@ -24,7 +27,7 @@ from tests.wheels import (
     small_disk,
 )
 from workers import rehearsal as rehearsal_module
-from workers.environments import build, site_packages, sync
+from workers.environments import build, installed_packages, site_packages, sync
 from workers.rehearsal import network_off, rehearse
 from workers.session import ArmEnded
 from workers.wheelhouse import keep
@@ -192,9 +195,138 @@ def test_the_way_back_needs_no_network_and_gives_what_the_baseline_gave(
         "control",
     ]
     assert all(ns > 0 for ns in result.steps_ns.values())
+    assert list(result.again_ns) == ["prepare candidate", "reinstall", "verify", "control"]
     assert result.network_off_by
-    assert seen == [0]
+    assert seen == [0, 0]
     assert left(home) == []
+
+
+@pytest.mark.usefixtures("isolated")
+def test_a_way_back_that_works_once_and_not_again_has_failed(
+    pair: tuple[Environment, Environment], home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, walks = rehearsal_module._reinstall, iter([True, False])
+
+    def forgetful(*arguments: object) -> None:
+        if next(walks):
+            real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rehearsal_module, "_reinstall", forgetful)
+    result = walked(pair, home)
+    assert result.outcome is Outcome.FAILED
+    assert result.reason.startswith("the second time: what is installed is not the baseline's lock: torch is 2.13.0")
+    assert left(home) == []
+
+
+@pytest.mark.usefixtures("isolated")
+@pytest.mark.parametrize("sourceless", [False, True])
+def test_bytecode_of_the_candidate_that_the_baseline_would_run_is_found(
+    pair: tuple[Environment, Environment], home: Home, monkeypatch: pytest.MonkeyPatch, sourceless: bool
+) -> None:
+    real = rehearsal_module._reinstall
+
+    def left_behind(baseline: Environment, wheels: object, root: Path, *rest: object) -> None:
+        real(baseline, wheels, root, *rest)  # type: ignore[arg-type]
+        source = site_packages(root) / "torch" / "old.py"
+        found = source.stat()
+        header = struct.pack("<4sIII", b"\0" * 4, 0, int(found.st_mtime), found.st_size)
+        bytecode = source.parent / "gone.pyc" if sourceless else source.parent / "__pycache__" / "old.cpython-311.pyc"
+        bytecode.parent.mkdir(exist_ok=True)
+        bytecode.write_bytes(header + b"code of another release")
+        # As the candidate's own import would have left it, before the way back began.
+        os.utime(bytecode, (1, 1))
+
+    monkeypatch.setattr(rehearsal_module, "_reinstall", left_behind)
+    result = walked(pair, home)
+    assert result.outcome is Outcome.FAILED
+    said = (
+        "gone.pyc is bytecode without a source"
+        if sourceless
+        else "old.cpython-311.pyc is bytecode of what was replaced"
+    )
+    assert any(said in line for line in result.mismatches)
+
+
+@pytest.mark.usefixtures("isolated")
+def test_bytecode_that_nothing_will_use_is_said_and_harms_nobody(
+    pair: tuple[Environment, Environment], home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = rehearsal_module._reinstall
+
+    def left_behind(baseline: Environment, wheels: object, root: Path, *rest: object) -> None:
+        real(baseline, wheels, root, *rest)  # type: ignore[arg-type]
+        folder = site_packages(root) / "torch" / "__pycache__"
+        folder.mkdir(exist_ok=True)
+        (folder / "new.cpython-311.pyc").write_bytes(struct.pack("<4sIII", b"\0" * 4, 0, 1, 1))
+
+    monkeypatch.setattr(rehearsal_module, "_reinstall", left_behind)
+    result = walked(pair, home)
+    assert (result.outcome, result.reason) == (Outcome.OK, "")
+    assert result.leftovers == ("bytecode that nothing will use: 1 files",)
+
+
+STEPS = ("prepare control", "prepare candidate", "prepare state", "reinstall", "verify", "control", "state")
+
+
+@pytest.mark.usefixtures("isolated")
+@pytest.mark.parametrize("step", STEPS)
+def test_a_rehearsal_that_is_killed_at_any_step_leaves_the_next_one_whole(
+    pair: tuple[Environment, Environment], home: Home, tmp_path: Path, step: str
+) -> None:
+    walked(pair, home)
+    child = os.fork()
+    if child == 0:  # pragma: no cover - the child is killed where it stands
+        real = rehearsal_module._Walk.step
+
+        @contextmanager
+        def deadly(self: object, name: str) -> Iterator[None]:
+            with real(self, name):  # type: ignore[arg-type]
+                yield
+                if name == step:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        rehearsal_module._Walk.step = deadly  # type: ignore[assignment, method-assign]
+        rehearse(*pair, home, lambda python: {"out": "1"}, FakeKeeper())  # type: ignore[arg-type]
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    result = walked(pair, home)
+    assert (result.outcome, result.reason) == (Outcome.OK, "")
+
+
+class FakeKeeper:
+    """A keeper whose state comes back."""
+
+    def write(self, python: Path) -> None:
+        assert python.exists()
+
+    def read(self, python: Path) -> dict[str, KeptState]:
+        assert python.exists()
+        return {"checkpoint": KeptState(result="readable")}
+
+
+@pytest.mark.usefixtures("isolated")
+def test_state_is_written_by_the_candidate_and_opened_by_the_baseline(
+    pair: tuple[Environment, Environment], home: Home
+) -> None:
+    seen: list[str] = []
+
+    class Watched(FakeKeeper):
+        def write(self, python: Path) -> None:
+            seen.append(f"write {version(python)}")
+
+        def read(self, python: Path) -> dict[str, KeptState]:
+            seen.append(f"read {version(python)}")
+            return super().read(python)
+
+    def version(python: Path) -> str:
+        return installed_packages(python.parent.parent)["torch"]
+
+    result = rehearse(*pair, home, lambda python: {"out": "1"}, Watched())  # type: ignore[arg-type]
+    assert (result.outcome, result.reason) == (Outcome.OK, "")
+    assert seen == ["write 2.13.0", "read 2.12.1"]
+    assert result.state == {"checkpoint": KeptState(result="readable")}
+    assert result.duration_ns == sum(result.steps_ns[name] for name in ("reinstall", "verify", "control"))
 
 
 @pytest.mark.usefixtures("isolated")
