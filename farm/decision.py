@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from farm.model import Backend, CellVerdicts, Decision, DecisionRow, Gate, Question, Status, Tier, Verdict
+from farm.model import Backend, CellVerdicts, Decision, DecisionRow, Gate, Question, Status, Tier, Verdict, Waived
+from farm.waivers import NONE, Waivers
 
 __all__ = ["PRECEDENCE", "RowKey", "decide_row", "effect", "required_gates", "worst"]
 
@@ -74,16 +75,19 @@ def decide_row(
     aa: bool,
     alarmed: bool = False,
     production: Sequence[str] = (),
+    waivers: Waivers = NONE,
 ) -> DecisionRow:
     """Return the decision on one workload (or one new path of it) on one backend for one tier.
 
     ``aa`` says that both arms are one wheel; ``alarmed`` that the run's changes all point one way, which no single
-    rollback may rest on; ``production`` names the cases that must have been measured for anything better than `defer`.
+    rollback may rest on; ``production`` names the cases that must have been measured for anything better than `defer`;
+    ``waivers`` the verdicts that somebody answers for.
     """
     required = required_gates(tier, key.question)
     if Gate.CORRECTNESS not in required and any(cell.track == "prototype" for cell in cells):
         required = (Gate.CORRECTNESS, *required)
     found: list[tuple[Decision, CellVerdicts, Verdict]] = []
+    waived: list[Waived] = []
     for cell in cells:
         for verdict in _answers(cell, required):
             # A prototype earns `isolate` with right results, never with wrong ones.
@@ -91,6 +95,10 @@ def decide_row(
             does = effect(verdict, tier, key.question, separable=apart)
             if does is Decision.ROLLBACK and alarmed and verdict.gate in (Gate.LATENCY, Gate.THROUGHPUT):
                 does = Decision.DEFER
+            written = waivers.waived(cell, verdict, tier)
+            if written is not None and (does is not Decision.ADOPT or written.state == "expired"):
+                waived.append(written)
+                does = Decision.ADOPT if written.state == "waived" else does
             found.append((does, cell, verdict))
     decision = worst(does for does, _, _ in found) if found else Decision.DEFER
     deciding = min(
@@ -98,7 +106,7 @@ def decide_row(
         key=lambda entry: (_WEIGHT[entry[2].status], required.index(entry[2].gate)),
         default=None,
     )
-    row = _row(key, cells, tier, decision, deciding)
+    row = _row(key, cells, tier, decision, deciding, tuple(waived))
     return _held_back(row, cells, aa=aa, production=production)
 
 
@@ -127,6 +135,7 @@ def _row(
     tier: Tier,
     decision: Decision,
     deciding: tuple[Decision, CellVerdicts, Verdict] | None,
+    waived: tuple[Waived, ...],
 ) -> DecisionRow:
     verdict = deciding[2] if deciding and decision is not Decision.ADOPT else None
     shown = deciding[1] if verdict and deciding else (cells[0] if cells else None)
@@ -134,7 +143,8 @@ def _row(
         figure = next((v.figure for c in cells for v in c.verdicts if v.gate in tier.required and v.figure), None)
         timing = [v.figure for c in cells for v in c.verdicts if v.gate in (Gate.LATENCY, Gate.THROUGHPUT)]
         figure = next((f for f in timing if f), figure)
-        reason = "every required gate passes" if decision is Decision.ADOPT else "no required gate was judged"
+        passed = "every required gate passes or is waived" if waived else "every required gate passes"
+        reason = passed if decision is Decision.ADOPT else "no required gate was judged"
     else:
         figure, reason = verdict.figure, f"{verdict.status}: {verdict.reason}"
     return DecisionRow(
@@ -149,7 +159,8 @@ def _row(
         reason=reason,
         figure=figure,
         would_change=_would_change(verdict, decision),
-        warnings=_warnings(cells, tier),
+        warnings=(*_warnings(cells, tier), *map(_waiver_words, waived)),
+        waived=waived,
     )
 
 
@@ -167,6 +178,11 @@ def _held_back(row: DecisionRow, cells: Sequence[CellVerdicts], *, aa: bool, pro
         return row.model_copy(update=held | {"decided_by": None, "would_change": "a candidate that is another release"})
     if not good:
         return row
+    expired = next((one.waiver for one in row.waived if one.state == "expired"), None)
+    if expired is not None:
+        reason = f"the waiver by {expired.owner} expired on {expired.expires}: {expired.subject}"
+        held |= {"reason": reason, "decided_by": None, "would_change": "the waiver renewed with a reason, or removed"}
+        return row.model_copy(update=held)
     if row.decision is Decision.ADOPT:
         held["decided_by"] = None
     if any(cell.track == "prototype" for cell in cells) and row.decision is Decision.ADOPT:
@@ -188,6 +204,16 @@ def _would_change(verdict: Verdict | None, decision: Decision) -> str:
         Status.INCONCLUSIVE: "more restarts, or a quieter machine",
         Status.UNTESTED: f"{verdict.gate} measured",
     }[verdict.status]
+
+
+def _waiver_words(one: Waived) -> str:
+    waiver = one.waiver
+    verdict = f"{one.gate} of {one.cell_id} {one.status}: {one.reason}"
+    if one.state == "waived":
+        return f"waived by {waiver.owner} until {waiver.expires} ({waiver.reason}): {verdict}"
+    if one.state == "expired":
+        return f"the waiver by {waiver.owner} expired on {waiver.expires} ({waiver.reason}): {verdict}"
+    return f"not waived, wrong results are nobody's to waive here ({waiver.owner}, {waiver.reason}): {verdict}"
 
 
 def _warnings(cells: Sequence[CellVerdicts], tier: Tier) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ from farm.model import (
 from farm.stage_verdicts import asked_elsewhere, joined, stage_decisions
 from farm.stages import concerns
 from farm.statistics import counted, ratio_interval
+from farm.waivers import Waivers, waiver_uses, waivers_of
 
 __all__ = ["falls_short", "judge"]
 
@@ -84,6 +85,7 @@ def judge(evidence: Evidence) -> Judgement:
         rows=tuple(rows),
         tiers=tuple(tiers),
         stages=stage_decisions(evidence, verdicts, tiers, rows_of),
+        waivers=waiver_uses(plan, rows),
         alarms=(
             *dict.fromkeys(line for lines in asymmetry.values() for line in lines),
             *aa_alarms(plan, results, [*verdicts, *controls]),
@@ -220,7 +222,8 @@ def _rows(verdicts: Sequence[CellVerdicts], tier: Tier, plan: Plan, *, alarmed: 
         path = found.arm.partition("+")[2]
         key = RowKey(found.question, found.workload, path, found.backend, tier.name)
         groups.setdefault(key, []).append(found)
-    apart = _separable(groups, tier, aa=plan.aa)
+    waivers = waivers_of(plan)
+    apart = _separable(groups, tier, waivers, aa=plan.aa)
     production = {name: planned.production_cases for name, planned in plan.workloads.items()}
     rows = [
         decide_row(
@@ -231,6 +234,7 @@ def _rows(verdicts: Sequence[CellVerdicts], tier: Tier, plan: Plan, *, alarmed: 
             aa=plan.aa,
             alarmed=alarmed,
             production=production.get(key.workload, ()),
+            waivers=waivers,
         )
         for key, cells in groups.items()
     ]
@@ -244,14 +248,16 @@ def _led_to(row: DecisionRow, carriers: Mapping[tuple[str, Gate], str]) -> Decis
     return row.model_copy(update={"cell_id": carriers[row.cell_id, row.decided_by]})
 
 
-def _separable(groups: Mapping[RowKey, Sequence[CellVerdicts]], tier: Tier, *, aa: bool) -> str | None:
+def _separable(
+    groups: Mapping[RowKey, Sequence[CellVerdicts]], tier: Tier, waivers: Waivers, *, aa: bool
+) -> str | None:
     """Return the one workload that can be kept apart: it alone fails, and every other one of the tier passes."""
     failing: set[str] = set()
     passing: set[str] = set()
     for key, cells in groups.items():
         if key.question is not Question.VERSION:
             continue
-        row = decide_row(key, cells, tier, separable=False, aa=False)
+        row = decide_row(key, cells, tier, separable=False, aa=False, waivers=waivers)
         if (row.would or row.decision) is Decision.ADOPT:
             passing.add(key.workload)
         elif row.reason.startswith(Status.FAIL) and row.decided_by is not Gate.ROLLBACK:
@@ -313,6 +319,8 @@ def _tier_decision(tier: Tier, rows: Sequence[DecisionRow], untested: Sequence[D
         decision, reason = Decision.DEFER, f"untested: {missing}"
     elif untested:
         reason += f"; untested: {missing}"
+    waived = dict.fromkeys(one.waiver for row in version for one in row.waived if one.state == "waived")
+    reason += "".join(f"; waived until {waiver.expires}: {waiver.subject}" for waiver in waived)
     apart = tuple(sorted({row.workload for row in version if (row.would or row.decision) is Decision.ISOLATE}))
     return TierDecision(
         tier=tier.name,

@@ -147,6 +147,7 @@ def make_plan(
         stages=stages,
         workloads=planned_workloads(matrix),
         caveats=matrix.caveats,
+        waivers=matrix.waivers,
         cells=tuple(cells),
         sources={w.spec.name: w.spec.source for w in matrix.workloads if w.own},
         seed=matrix.seed,

@@ -17,6 +17,7 @@ __all__ = [
     "concerns",
     "evidence_before",
     "left_out",
+    "service_name",
     "service_tiers",
     "staged",
     "standing_words",
@@ -96,7 +97,7 @@ def service_tiers(tiers: Sequence[Tier], stages: Sequence[Stage]) -> tuple[Tier,
                 share = f": {stage.share * 100:g} % of the service" if stage.share else ""
                 required = (gate for gate in tier.required if gate in (*(stage.gates or (gate,)), Gate.ROLLBACK))
                 changed = {
-                    "name": _service_name(tier.name, stage.name),
+                    "name": service_name(tier.name, stage.name),
                     "description": f"{tier.description}{share}",
                     "backends": tuple(b for b in tier.backends if b in (stage.backends or (b,))),
                     "in_service": True,
@@ -107,7 +108,8 @@ def service_tiers(tiers: Sequence[Tier], stages: Sequence[Stage]) -> tuple[Tier,
     return tuple(found)
 
 
-def _service_name(tier: str, stage: str) -> str:
+def service_name(tier: str, stage: str) -> str:
+    """Return the name of ``tier`` where ``stage`` has it in service."""
     return f"{tier} ({stage})"
 
 
@@ -201,7 +203,7 @@ def left_out(plan: Plan, judgement: Judgement, number: int) -> dict[str, str]:
     # Whoever failed before is not put in service.
     for tier in plan.tiers:
         for stage in plan.stages if tier.name in ended and not tier.stage else ():
-            ended.setdefault(_service_name(tier.name, stage.name), ended[tier.name])
+            ended.setdefault(service_name(tier.name, stage.name), ended[tier.name])
     found = {}
     for cell in plan.cells:
         if cell.stage == plan.stages[number].name:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from farm.model.plan import Waiver
 from farm.model.words import SCHEMA_VERSION, Backend, Decision, Gate, Model, Question, Status, Track
 
 
@@ -50,6 +51,18 @@ class CellVerdicts(Model):
     verdicts: tuple[Verdict, ...]
 
 
+class Waived(Model):
+    """A verdict that a waiver is written for, and what became of that."""
+
+    waiver: Waiver
+    cell_id: str
+    gate: Gate
+    status: Status
+    reason: str
+    """The verdict's own."""
+    state: Literal["waived", "expired", "not waivable"]
+
+
 class DecisionRow(Model):
     """What one workload (or one path of it) on one backend should do, for one tier."""
 
@@ -69,6 +82,8 @@ class DecisionRow(Model):
     would_change: str
     """What would change the decision."""
     warnings: tuple[str, ...] = ()
+    waived: tuple[Waived, ...] = ()
+    """Verdicts of this row that a waiver is written for."""
 
 
 class TierDecision(Model):
@@ -136,6 +151,16 @@ class FalseAlarms(Model):
     """Of them beyond the tightest limit of the run."""
 
 
+class WaiverUse(Model):
+    """A waiver of the plan and whether it was needed."""
+
+    waiver: Waiver
+    state: Literal["used", "unused", "expired", "not waivable"]
+    """"unused": every verdict that it is written for passes, or none was given."""
+    cells: tuple[str, ...] = ()
+    """Cells whose verdict it is written for and does not pass."""
+
+
 class Judgement(Model):
     """One application of one set of thresholds to stored evidence."""
 
@@ -152,6 +177,8 @@ class Judgement(Model):
     tiers: tuple[TierDecision, ...]
     stages: tuple[StageDecision, ...] = ()
     """In the plan's order; empty where it has none."""
+    waivers: tuple[WaiverUse, ...] = ()
+    """Every waiver of the plan, needed or not."""
     alarms: tuple[str, ...] = ()
     false_alarms: FalseAlarms | None = None
     """None where no A/A cell was planned."""

@@ -35,6 +35,7 @@ def _head(view: ReportView) -> list[str]:
         _bullets([*untested, *(f"no result: {line}" for line in view.unfinished)]),
         _plain(view.false_alarms),
         _bullets(f"unstable: {line}" for line in view.unstable),
+        _bullets(f"waiver: {line}" for line in view.waivers),
         _bullets(f"**alarm**: {alarm}" for alarm in view.alarms),
         _table(("tier", "decision", "why", "keep apart"), tiers),
     ]

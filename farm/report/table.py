@@ -22,6 +22,7 @@ from farm.report.view import (
     tier_views,
     unfinished_views,
     unstable_lines,
+    waiver_lines,
 )
 
 __all__ = ["WIDTH", "decision_table", "summary"]
@@ -53,7 +54,7 @@ def decision_table(evidence: Evidence, judgement: Judgement, *, width: int | Non
 
 
 def summary(evidence: Evidence, judgement: Judgement, *, width: int | None = WIDTH) -> str:
-    """Return coverage, decision table, tiers, alarms, and how to reproduce it all."""
+    """Return coverage, decision table, tiers, waivers, alarms, and how to reproduce it all."""
     facts = dict(run_facts(evidence, judgement))
     coverage = [coverage_head(judgement.coverage)]
     untested = [f"{backend.backend} ({backend.reason})" for backend in backend_views(judgement.coverage)]
@@ -67,6 +68,7 @@ def summary(evidence: Evidence, judgement: Judgement, *, width: int | None = WID
         decision_table(evidence, judgement, width=width),
         _lines([tier.line for tier in tier_views(evidence, judgement)], width),
         _lines([line for stage in stage_views(evidence, judgement) for line in stage.lines], width),
+        _lines([f"waiver: {line}" for line in waiver_lines(judgement)], width),
         _lines([f"alarm: {alarm}" for alarm in judgement.alarms], width),
         # A command is to be copied: it is never broken.
         f"reproduce: {reproduce_command(evidence)}\nplan {judgement.plan_digest[:16]}",

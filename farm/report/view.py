@@ -32,6 +32,7 @@ __all__ = [
     "tier_views",
     "unfinished_views",
     "unstable_lines",
+    "waiver_lines",
 ]
 
 
@@ -101,6 +102,7 @@ class ReportView:
     decisions: tuple[DecisionView, ...]
     tiers: tuple[TierView, ...]
     stages: tuple[StageView, ...]
+    waivers: tuple[str, ...]
     alarms: tuple[str, ...]
     false_alarms: str
     """"A/A: 0 of 2 cells accused falsely (0 of 37 on record beyond 3 %)"; "" where none was planned."""
@@ -125,6 +127,7 @@ def report_view(evidence: Evidence, judgement: Judgement) -> ReportView:
         decisions=decision_views(judgement.rows),
         tiers=tier_views(evidence, judgement),
         stages=stage_views(evidence, judgement),
+        waivers=waiver_lines(judgement),
         alarms=judgement.alarms,
         false_alarms=false_alarm_line(evidence, judgement),
         unstable=unstable_lines(judgement),
@@ -199,6 +202,20 @@ def unstable_lines(judgement: Judgement) -> tuple[str, ...]:
     return tuple(f"{cell}: {history}" for cell, history in judgement.unstable.items())
 
 
+def waiver_lines(judgement: Judgement) -> tuple[str, ...]:
+    """Return a line for every waiver, needed or not: who answers for what, why, and until when."""
+    states = {"used": "used", "unused": "unused", "expired": "expired, a failure", "not waivable": "not waivable"}
+    lines = []
+    for use in judgement.waivers:
+        waiver = use.waiver
+        where = f" for {', '.join(use.cells)}" if use.cells else ""
+        until = "expired on" if use.state == "expired" else "until"
+        lines.append(
+            f"{waiver.subject}: {states[use.state]}{where}; {waiver.owner} {until} {waiver.expires}: {waiver.reason}"
+        )
+    return tuple(lines)
+
+
 def backend_views(coverage: Coverage) -> tuple[BackendView, ...]:
     """Return the backends that nothing ran on, with their reasons."""
     return tuple(
@@ -224,7 +241,15 @@ def decision_views(rows: Iterable[DecisionRow]) -> tuple[DecisionView, ...]:
     for row in rows:
         subject = (row.question, row.workload, row.path, row.backend)
         shown = (row.figure.name, row.figure.value, row.figure.low, row.figure.high) if row.figure else None
-        alike = (row.decision, row.would, row.decided_by, row.cell_id, row.reason, shown)
+        alike = (
+            row.decision,
+            row.would,
+            row.decided_by,
+            row.cell_id,
+            row.reason,
+            shown,
+            tuple(one.waiver for one in row.waived),
+        )
         subjects.setdefault(subject, {}).setdefault(alike, []).append(row)
     return tuple(_decision_view(group) for groups in subjects.values() for group in groups.values())
 
