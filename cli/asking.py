@@ -14,7 +14,7 @@ from farm.matrix import Matrix, load_matrix
 from farm.model import Backend, Host, Plan
 from farm.plan import PlanRequest, make_plan
 from farm.releases import Resolution, parse_request, resolve
-from farm.settings import Home, Settings, load_settings
+from farm.settings import Home, Settings, load_settings, wheelhouse_limit
 
 __all__ = ["Asked", "plan_for", "release_options", "understand"]
 
@@ -71,6 +71,7 @@ def understand(
 ) -> Asked:
     """Return what was asked. Raises UsageError for what cannot be meant, before anything is started."""
     settings = load_settings()
+    wheelhouse_limit()
     home = Home.default().prepare()
     matrix = load_matrix(matrix_path or settings.matrix)
     matrix.suite(suite)

@@ -157,7 +157,8 @@ class _CellRun:
 
         def build_one(environment: Environment) -> None:
             try:
-                self.built[environment.key] = build(environment, self.home)
+                sides = [arm.side for arm in self.cell.arms if self._environment(arm) == environment]
+                self.built[environment.key] = build(environment, self.home, sides)
             except EnvironmentFailed as error:
                 failures[environment.key] = error
 

@@ -31,7 +31,7 @@ from packaging.utils import canonicalize_name
 
 from farm.errors import EnvironmentFailed
 from farm.installer import run_uv
-from farm.model import Environment, KeptState, LockedPackage, Outcome, Rehearsal, StateKind
+from farm.model import Environment, KeptState, LockedPackage, Outcome, Rehearsal, Side, StateKind
 from farm.owners import owner_name
 from farm.pip_settings import installer_environment
 from farm.settings import Home
@@ -46,7 +46,7 @@ from workers.environments import (
 )
 from workers.session import ArmEnded
 from workers.state import StateKeeper
-from workers.wheelhouse import delta, flat_folder, keep
+from workers.wheelhouse import delta, flat_folder, keep, using
 
 __all__ = ["rehearse"]
 
@@ -127,9 +127,10 @@ def rehearse(
     try:
         home.scratch.mkdir(parents=True, exist_ok=True)
         # Beside the environments: on another file system nothing could be hard-linked.
-        with tempfile.TemporaryDirectory(prefix=f"{owner_name('rehearsal')}-", dir=home.scratch) as scratch:
+        folder = tempfile.TemporaryDirectory(prefix=f"{owner_name('rehearsal')}-", dir=home.scratch)
+        with folder as scratch, using(home):
             with walk.step("prepare control"):
-                python = build(baseline, home).python
+                python = build(baseline, home, (Side.BASELINE,)).python
                 try:
                     expected = control(python)
                 except ArmEnded as ended:
@@ -140,7 +141,7 @@ def rehearse(
             root = Path(scratch) / "environment"
             with walk.step("prepare candidate"):
                 make_venv(root)
-                sync(candidate, root)
+                sync(candidate, root, home)
             if keeper is not None:
                 with walk.step("prepare state"):
                     keeper.write(root / "bin/python")
@@ -152,7 +153,7 @@ def rehearse(
                     walk.state = cast(dict[StateKind, KeptState], keeper.read(root / "bin/python"))
             walk.again = True
             with walk.step("prepare candidate"):
-                sync(candidate, root)
+                sync(candidate, root, home)
             return _walk_back(walk, baseline, wheels, root, home, expected, control)
     except EnvironmentFailed as error:
         return walk.ended(Outcome.FAILED, str(error), last_words=error.last_words)

@@ -63,6 +63,7 @@ from farm.model.rollback import (
     TorchIdentity,
 )
 from farm.model.run import Evidence, Progress, RunRow, RunState
+from farm.model.wheelhouse import KeptWheel, WatchedWheel, WheelhouseManifest, WheelState, WheelUse
 from farm.model.words import (
     SCHEMA_VERSION,
     Backend,
@@ -108,6 +109,7 @@ __all__ = [
     "HostCheck",
     "Judgement",
     "KeptState",
+    "KeptWheel",
     "LockedPackage",
     "Measuring",
     "Memory",
@@ -140,6 +142,10 @@ __all__ = [
     "Track",
     "Validity",
     "Verdict",
+    "WatchedWheel",
+    "WheelState",
+    "WheelUse",
+    "WheelhouseManifest",
     "Window",
     "decompress",
     "pack_ns",

@@ -377,6 +377,9 @@ def test_a_baseline_that_is_not_served_any_more_fails_today_and_names_the_wheel(
     pair: tuple[Environment, Environment], home: Home, index: Index, tmp_path: Path
 ) -> None:
     def forget(python: Path) -> dict[str, str]:
+        # From before wheels were kept: the environment is there, its wheels are not.
+        next(home.wheelhouse.glob(f"*/{TORCH}")).unlink()
+        (tmp_path / "wheels" / TORCH).unlink()
         index.remove(tmp_path / "wheels" / TORCH)
         return control(python)
 
@@ -390,7 +393,7 @@ def test_a_baseline_that_is_not_served_any_more_fails_today_and_names_the_wheel(
 def test_a_file_that_the_candidate_left_behind_is_found(
     pair: tuple[Environment, Environment], home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def leave(environment: Environment, root: Path) -> None:
+    def leave(environment: Environment, root: Path, home: Home) -> None:
         (site_packages(root) / "torch/generated.py").write_text("value = 3\n")
 
     monkeypatch.setattr(rehearsal_module, "sync", after(sync, leave))
