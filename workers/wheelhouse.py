@@ -33,6 +33,7 @@ from workers.wheel_fetching import fetch
 
 __all__ = [
     "alone",
+    "debris",
     "delta",
     "flat_folder",
     "folders_of",
@@ -43,6 +44,7 @@ __all__ = [
     "kept_wheels",
     "place_of",
     "publish",
+    "pulling",
     "put",
     "remember",
     "sha256_of",
@@ -172,8 +174,15 @@ def uses(home: Home) -> tuple[WheelUse, ...]:
 
 
 def kept_wheels(home: Home) -> tuple[KeptWheel, ...]:
-    """Return what lies here, by its records; of a wheel without a record what its name and folder say."""
-    return tuple(_record(path) for path in sorted(home.wheelhouse.glob("*/*.whl")) if _is_place(path))
+    """Return what lies here, by its records; a wheel that has none and another hash than its folder is not kept."""
+    records = ((path, _record(path)) for path in sorted(home.wheelhouse.glob("*/*.whl")) if _is_place(path))
+    return tuple(record for path, record in records if path == place_of(record, home))
+
+
+def debris(home: Home) -> tuple[Path, ...]:
+    """Return files that lie where wheels do and are none that is kept."""
+    kept = {place_of(record, home) for record in kept_wheels(home)}
+    return tuple(path for path in sorted(home.wheelhouse.glob("*/*.whl")) if path not in kept)
 
 
 def place_of(package: LockedPackage | KeptWheel, home: Home) -> Path:
@@ -181,8 +190,8 @@ def place_of(package: LockedPackage | KeptWheel, home: Home) -> Path:
     return home.wheelhouse / package.sha256[:16] / package.wheel
 
 
-def put(found: Path, package: LockedPackage, home: Home, *, pulled_from: str = "", origin: str | None = None) -> Path:
-    """Take over ``found``, a file on the wheelhouse's own file system whose hash was checked; return its place."""
+def put(found: Path, package: LockedPackage, home: Home, *, pulled_from: str = "") -> KeptWheel:
+    """Take over ``found``, a file on the wheelhouse's own file system whose hash was checked; return its record."""
     path = place_of(package, home)
     path.parent.mkdir(parents=True, exist_ok=True)
     size = found.stat().st_size
@@ -195,14 +204,14 @@ def put(found: Path, package: LockedPackage, home: Home, *, pulled_from: str = "
         wheel=package.wheel,
         sha256=package.sha256,
         size_bytes=size,
-        origin=package.url if origin is None else origin,
+        origin=package.url,
         kept=_now(),
         pulled_from=pulled_from,
     )
     # The record first: a wheel that is there and has none would be without an origin.
     _write(path.with_name(f"{path.name}.json"), record.model_dump_json(indent=1))
     found.replace(path)
-    return path
+    return record
 
 
 def publish(home: Home) -> None:
@@ -233,6 +242,17 @@ def alone(home: Home) -> Iterator[None]:
             f"another process uses the wheelhouse '{home.wheelhouse}' (a worker, a rollback, a pull); try again when "
             "it is done: farm status"
         ) from None
+
+
+@contextmanager
+def pulling(home: Home) -> Iterator[Path]:
+    """Give the folder that pulled files arrive in, to one process at a time; what has arrived stays for the next."""
+    with using(home), _locked(home, "pulling.lock", fcntl.LOCK_EX):
+        folder = home.wheelhouse / ".arriving"
+        folder.mkdir(exist_ok=True)
+        yield folder
+        if not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def sha256_of(path: Path) -> str:

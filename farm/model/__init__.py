@@ -63,7 +63,7 @@ from farm.model.rollback import (
     TorchIdentity,
 )
 from farm.model.run import Evidence, Progress, RunRow, RunState
-from farm.model.wheelhouse import KeptWheel, WatchedWheel, WheelhouseManifest, WheelState, WheelUse
+from farm.model.wheelhouse import KeptWheel, Served, WatchedWheel, WheelhouseManifest, WheelState, WheelUse
 from farm.model.words import (
     SCHEMA_VERSION,
     Backend,
@@ -132,6 +132,7 @@ __all__ = [
     "RollbackProof",
     "RunRow",
     "RunState",
+    "Served",
     "Side",
     "StateKind",
     "Status",
