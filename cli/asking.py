@@ -15,6 +15,7 @@ from farm.model import Backend, Host, Plan
 from farm.plan import PlanRequest, make_plan
 from farm.releases import Resolution, parse_request, resolve
 from farm.settings import Home, Settings, load_settings, wheelhouse_limit
+from workers.wheelhouse import kept_environments
 
 __all__ = ["Asked", "plan_for", "release_options", "understand"]
 
@@ -94,7 +95,14 @@ def plan_for(asked: Asked, hosts: Sequence[Host]) -> Plan:
     @cache
     def resolved(backend: Backend, platform: str, python: str) -> Resolution:
         request = asked.request
-        return resolve(request.candidate, request.baseline, platform=platform, python=python, backend=backend)
+        return resolve(
+            request.candidate,
+            request.baseline,
+            platform=platform,
+            python=python,
+            backend=backend,
+            kept=kept_environments(asked.home),
+        )
 
     return make_plan(
         asked.matrix, asked.request, hosts, lambda backend, host: resolved(backend, host.platform, host.python)

@@ -19,7 +19,7 @@ from farm.errors import EnvironmentFailed
 from farm.model import LockedPackage
 from farm.pip_settings import installer_environment
 
-__all__ = ["InstallerError", "lock", "no_index", "redact", "run_uv"]
+__all__ = ["InstallerError", "lock", "no_index", "redact", "run_uv", "unserved"]
 
 #: Lines of the installer's output that are kept as its last words.
 LAST_LINES = 15
@@ -51,6 +51,16 @@ CAUSES = (
         "what the index serves is not what was locked: the hash differs",
     ),
     (r"Permission denied|Read-only file system", "permission", "the folder cannot be written"),
+)
+
+#: How uv names what it found nothing for, when something else needs it.
+UNSERVED = (
+    r"there (?:is no version|are no versions) of (\S+)",
+    r"Because (\S+) was not found in",
+    r"only the following versions of (\S+) are available",
+    r"only (\S+?) is available",
+    r"(\S+) has no wheels with a matching",
+    r"(\S+) (?:has no usable wheels|was yanked)",
 )
 
 
@@ -106,6 +116,24 @@ def classify(stderr: str) -> tuple[str, str]:
     return "unknown", redact_text(lines[-1].strip()) if lines else "uv said nothing"
 
 
+def unserved(last_words: str) -> tuple[str, str] | None:
+    """Return the requirement that uv found nothing for, and who has it ("torch==2.12.1"); None where uv blames none."""
+    words = " ".join(last_words.split())
+    for pattern in UNSERVED:
+        blamed = re.search(pattern, words)
+        if blamed is None:
+            continue
+        needs = re.finditer(r"(?:all versions of )?(\S+) depends? on (\S+?),? (?=and|we|then)", words)
+        for need in needs:
+            if _name_of(need[2]) == _name_of(blamed[1]):
+                return need[2].rstrip(","), need[1]
+    return None
+
+
+def _name_of(requirement: str) -> str:
+    return canonicalize_name(re.split(r"[=<>!~\[]", requirement, maxsplit=1)[0])
+
+
 def no_index(environment: Mapping[str, str]) -> list[str]:
     """Return the option that keeps uv from every index where ``environment`` wants none: uv has no variable for it."""
     return ["--no-index"] if environment.get("UV_NO_INDEX", "").lower() in {"1", "true", "yes", "on"} else []
@@ -118,12 +146,18 @@ def lock(
     python: str,
     constraints: Sequence[str] = (),
     prerelease: bool = False,
+    alone: bool = False,
 ) -> tuple[LockedPackage, ...]:
-    """Return the closure of ``requirements`` for one platform, each package with the hash of its wheel."""
+    """Return the closure of ``requirements`` for one platform, each package with the hash of its wheel.
+
+    With ``alone`` it is the requirements without what they need themselves.
+    """
     arguments = ["pip", "compile", "-", "--format", "pylock.toml", "--no-header", "--no-annotate"]
     arguments += ["--python-version", python, "--python-platform", platform, "--only-binary", ":all:"]
     if prerelease:
         arguments += ["--prerelease", "allow"]
+    if alone:
+        arguments += ["--no-deps"]
     environment = installer_environment()
     arguments += no_index(environment)
     if platform.endswith("apple-darwin"):

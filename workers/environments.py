@@ -117,10 +117,15 @@ def mismatches(packages: Sequence[LockedPackage], installed: Mapping[str, str]) 
         if version is None:
             found.append(f"{package.name} {package.version} is missing")
         # Metadata may leave the local part out (CASES.md V11: the index says 2.12.1, torch says 2.12.1+cu130).
-        elif version == "unknown" or Version(version).public != Version(package.version).public:
+        elif version == "unknown" or _differ(Version(version), Version(package.version)):
             found.append(f"{package.name} is {version}, locked is {package.version}")
     strangers = sorted(installed.keys() - {package.name for package in packages})
     return found + [f"{name} {installed[name]} is not in the lock" for name in strangers]
+
+
+def _differ(installed: Version, locked: Version) -> bool:
+    two_builds = None not in (installed.local, locked.local) and installed.local != locked.local
+    return installed.public != locked.public or two_builds
 
 
 def make_venv(root: Path) -> None:
