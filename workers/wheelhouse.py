@@ -25,7 +25,7 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from pydantic import ValidationError
 
-from farm.errors import FarmError, Incomplete
+from farm.errors import EnvironmentFailed, FarmError, Incomplete
 from farm.model import Environment, KeptWheel, LockedPackage, Side, WheelhouseManifest, WheelUse
 from farm.owners import owner_name, remove_orphans
 from farm.settings import Home, wheelhouse_limit
@@ -73,12 +73,18 @@ def keep(packages: Iterable[LockedPackage], home: Home, requirement: str) -> Non
     lacking = [package for package in packages if held(package, home) is None]
     if not lacking:
         return
-    with _fetching(home) as folder:
-        for package in lacking:
-            # Another worker may have fetched it while this one waited for its turn.
-            if held(package, home) is None:
-                put(fetch(package, folder, requirement, lend=True), package, home)
-        publish(home)
+    package = lacking[0]
+    try:
+        with _fetching(home) as folder:
+            for package in lacking:
+                # Another worker may have fetched it while this one waited for its turn.
+                if held(package, home) is None:
+                    put(fetch(package, folder, requirement, lend=True), package, home)
+            publish(home)
+    except OSError as error:
+        raise EnvironmentFailed(
+            f"'{package.wheel}' cannot be kept in '{home.wheelhouse}': {error.strerror or error}"
+        ) from error
 
 
 def keep_closure(environment: Environment, home: Home, sides: Sequence[Side] = ()) -> dict[str, str]:
