@@ -51,7 +51,7 @@ def list_wheels(as_json: bool) -> None:
     if not found:
         click.echo(f"Nothing is kept in {home.wheelhouse}; every run keeps what it installs: farm submit")
         return
-    labels = list(dict.fromkeys(label for state in found for label in state.needed_by))
+    labels = sorted({label for state in found for label in state.needed_by})
     rows = [
         [
             state.name,
@@ -244,7 +244,10 @@ def _json(found: Sequence[WheelState | WatchedWheel]) -> str:
 
 
 def _size(size_bytes: int) -> str:
-    return f"{size_bytes / 1e9:.2f} GB" if size_bytes >= 10**8 else f"{size_bytes / 1e6:.1f} MB"
+    for unit, of in (("GB", 10**9), ("MB", 10**6)):
+        if size_bytes >= of / 10:
+            return f"{size_bytes / of:.{2 if unit == 'GB' else 1}f} {unit}"
+    return f"{size_bytes / 1000:.1f} kB"
 
 
 def _host(origin: str) -> str:

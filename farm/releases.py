@@ -415,7 +415,7 @@ def _refusal(public: str, error: EnvironmentFailed) -> EnvironmentFailed:
     if named is None:
         return error
     requirement, whose = named
-    needed = "it" if whose.startswith("torch=") else whose
+    needed = "it" if re.match(r"torch\b(?!-)", whose) else whose
     words = f"torch {public} cannot be installed: {needed} needs {requirement}, and no configured index serves that"
     return EnvironmentFailed(words, error.last_words)
 

@@ -1,4 +1,4 @@
-"""What was installed is kept whole, by hash and for whom; what may go goes safely, and what is lost is had elsewhere."""
+"""What was installed is kept whole, by hash and for whom; what may go goes safely; what is lost is had elsewhere."""
 
 from __future__ import annotations
 
