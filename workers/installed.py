@@ -20,6 +20,7 @@ __all__ = [
     "Row",
     "WheelFacts",
     "build_rows",
+    "bytecode_fits",
     "damaged_files",
     "files_digest",
     "found_in",
@@ -121,12 +122,13 @@ def stale_bytecode(site: Path, since: float, folders: Collection[str] = ("torch"
             if not source.is_file():
                 if not cached:
                     found.append(f"{path.relative_to(site)} is bytecode without a source, and would be run")
-            elif _fits(path, source.stat()) and source.stat().st_ctime >= since:
+            elif bytecode_fits(path, source.stat()) and source.stat().st_ctime >= since:
                 found.append(f"{path.relative_to(site)} is bytecode of what was replaced, and would be run")
     return found[:SHOWN]
 
 
-def _fits(path: Path, source: os.stat_result) -> bool:
+def bytecode_fits(path: Path, source: os.stat_result) -> bool:
+    """Return whether Python would take the bytecode at ``path`` for that of ``source``."""
     with path.open("rb") as file:
         header = file.read(16)
     flags, modified, size = struct.unpack("<3I", header[4:16]) if len(header) == 16 else (0, 0, -1)

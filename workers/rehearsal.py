@@ -10,12 +10,8 @@ Nothing asks a human: every process has its input closed, so what would ask fail
 
 from __future__ import annotations
 
-import base64
-import csv
-import hashlib
 import os
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
@@ -23,11 +19,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any, cast
-
-from packaging.utils import canonicalize_name
 
 from farm.errors import EnvironmentFailed
 from farm.installer import run_uv
@@ -44,6 +37,7 @@ from workers.environments import (
     site_packages,
     sync,
 )
+from workers.installed import bytecode_fits, damaged_files, found_in, stale_bytecode, strays
 from workers.session import ArmEnded
 from workers.state import StateKeeper
 from workers.wheelhouse import delta, flat_folder, keep, using
@@ -187,11 +181,13 @@ def _walk_back(
     )
     with walk.step("verify"):
         wrong = mismatches(baseline.packages, after)
-        wrong += _damaged_files(root, {wheel.name for wheel in wheels})
-        wrong += _strays(root)
-        dangerous, idle = _bytecode(root, began)
-        wrong += dangerous
-        walk.leftovers = (f"bytecode that nothing will use: {idle} files",) if idle else ()
+        site = site_packages(root)
+        for name, distribution in found_in([site]).items():
+            wrong += damaged_files(site, distribution) if name in {wheel.name for wheel in wheels} else []
+        wrong += strays([site])
+        idle = _idle_bytecode(site)
+        stale = tuple(stale_bytecode(site, began))
+        walk.leftovers = (*stale, *((f"bytecode that nothing will use: {idle} files",) if idle else ()))
     with walk.step("control"):
         equal = control(root / "bin/python") == expected
     more: dict[str, Any] = {"mismatches": wrong, "control_equal": equal}
@@ -252,74 +248,10 @@ def network_off() -> tuple[tuple[str, ...], str]:
     return (), why
 
 
-def _damaged_files(root: Path, names: set[str]) -> list[str]:
-    """Return files of the reinstalled distributions that are missing or not as their RECORD says."""
-    site = site_packages(root)
-    found = []
-    for distribution in distributions(path=[str(site)]):
-        if canonicalize_name(distribution.metadata["Name"]) not in names:
-            continue
-        for name, digest in _record(distribution):
-            path = site / name
-            if not path.is_file():
-                found.append(f"{name} is missing")
-            elif digest and digest.partition("=")[2] != _record_digest(path, digest.partition("=")[0]):
-                found.append(f"{name} is not what the wheel holds")
-    return found
-
-
-def _record(distribution: Distribution) -> list[tuple[str, str]]:
-    """Return path and digest ("sha256=…") of every file that ``distribution`` brought."""
-    rows = csv.reader((distribution.read_text("RECORD") or "").splitlines())
-    return [(row[0], row[1]) for row in rows if len(row) >= 2]
-
-
-def _record_digest(path: Path, algorithm: str) -> str:
-    with path.open("rb") as file:
-        raw = hashlib.file_digest(file, algorithm).digest()
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
-
-
-def _bytecode(root: Path, reinstalled_at: float) -> tuple[list[str], int]:
-    """Return bytecode of the candidate that the baseline would run, and how much lies there that nothing will use.
-
-    Python takes bytecode by the time and size of its source (PEP 552 headers): older than the reinstallation and
-    fitting the new source, it is the candidate's, and would be run for the baseline's.
-    """
-    dangerous, idle = [], 0
-    site = site_packages(root)
-    for path in site.rglob("*.pyc"):
+def _idle_bytecode(site: Path) -> int:
+    """Return how many files of bytecode under ``site`` fit no source: nothing will run them."""
+    count = 0
+    for path in site.rglob("__pycache__/*.pyc"):
         source = path.parent.parent / f"{path.name.partition('.')[0]}.py"
-        with path.open("rb") as file:
-            header = file.read(16)
-        if path.parent.name != "__pycache__":
-            # Python imports it where there is no source at all.
-            source = path.with_suffix(".py")
-        fits = source.is_file() and _fits(header, source.stat())
-        sourceless = path.parent.name != "__pycache__" and not source.is_file()
-        older = path.stat().st_mtime < reinstalled_at
-        changed = source.is_file() and source.stat().st_ctime >= reinstalled_at
-        if older and (sourceless or (fits and changed)):
-            dangerous.append(f"{path.relative_to(site)} is bytecode of what was replaced, and would be run")
-        elif not fits:
-            idle += 1
-    return sorted(dangerous)[:20], idle
-
-
-def _fits(header: bytes, source: os.stat_result) -> bool:
-    flags, modified, size = struct.unpack("<3I", header[4:16]) if len(header) == 16 else (0, 0, -1)
-    if flags:
-        # By hash: unchecked it always fits, checked Python looks itself.
-        return not flags & 0b10
-    return bool((modified, size) == (int(source.st_mtime) & 0xFFFFFFFF, source.st_size & 0xFFFFFFFF))
-
-
-def _strays(root: Path) -> list[str]:
-    """Return files under torch's folder that no distribution owns: what a replaced release left behind."""
-    site = site_packages(root)
-    owned = {str(Path(name)) for distribution in distributions(path=[str(site)]) for name, _ in _record(distribution)}
-    return [
-        f"{path.relative_to(site)} belongs to no installed package"
-        for path in sorted((site / "torch").rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts and str(path.relative_to(site)) not in owned
-    ][:20]
+        count += not (source.is_file() and bytecode_fits(path, source.stat()))
+    return count

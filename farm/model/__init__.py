@@ -15,6 +15,8 @@ from farm.model.judgement import (
     Flip,
     Judgement,
     Rejudgement,
+    StageDecision,
+    StageTier,
     TierDecision,
     Verdict,
 )
@@ -30,6 +32,7 @@ from farm.model.plan import (
     Plan,
     PlannedWorkload,
     Release,
+    Stage,
     Tier,
 )
 from farm.model.result import (
@@ -62,7 +65,7 @@ from farm.model.rollback import (
     RollbackProof,
     TorchIdentity,
 )
-from farm.model.run import Evidence, Progress, RunRow, RunState
+from farm.model.run import Evidence, Progress, RunRow, RunState, Standing
 from farm.model.wheelhouse import KeptWheel, Served, WatchedWheel, WheelhouseManifest, WheelState, WheelUse
 from farm.model.words import (
     SCHEMA_VERSION,
@@ -134,6 +137,10 @@ __all__ = [
     "RunState",
     "Served",
     "Side",
+    "Stage",
+    "StageDecision",
+    "StageTier",
+    "Standing",
     "StateKind",
     "Status",
     "Tier",

@@ -7,6 +7,7 @@ import textwrap
 from tabulate import tabulate
 
 from farm.model import Evidence, Judgement
+from farm.report.stages import stage_views
 from farm.report.text import printable
 from farm.report.view import (
     DecisionView,
@@ -65,6 +66,7 @@ def summary(evidence: Evidence, judgement: Judgement, *, width: int | None = WID
         _lines(coverage, width),
         decision_table(evidence, judgement, width=width),
         _lines([tier.line for tier in tier_views(evidence, judgement)], width),
+        _lines([line for stage in stage_views(evidence, judgement) for line in stage.lines], width),
         _lines([f"alarm: {alarm}" for alarm in judgement.alarms], width),
         # A command is to be copied: it is never broken.
         f"reproduce: {reproduce_command(evidence)}\nplan {judgement.plan_digest[:16]}",
