@@ -106,23 +106,27 @@ def strays(sites: Collection[Path], folder: str = "torch") -> list[str]:
     return found[:SHOWN]
 
 
-def stale_bytecode(site: Path, since: float, folders: Collection[str] = ("torch",)) -> list[str]:
-    """Return bytecode under ``folders`` that is of what was replaced at ``since`` (epoch), and would be run.
+def stale_bytecode(site: Path, since: float, replaced: Iterable[Distribution]) -> list[str]:
+    """Return bytecode beside the sources of ``replaced`` that is older than their replacement, ``since`` (epoch).
 
-    Python takes bytecode by the time and size of its source (PEP 552), and any where there is no source at all.
+    Python takes bytecode by the time and size of its source (PEP 552), and any where there is no source at all. That a
+    source was put there since is read from its change time, so only what was just installed, from a cache of its own,
+    may be asked about: linking a file elsewhere changes that time too, and an installer's cache is shared.
     """
     found = []
-    for folder in folders:
-        for path in sorted((site / folder).rglob("*.pyc")):
-            cached = path.parent.name == "__pycache__"
-            name = f"{path.name.partition('.')[0]}.py"
-            source = path.parent.parent / name if cached else path.with_suffix(".py")
+    owned = {name for distribution in replaced for name, _ in recorded(distribution) if name.endswith(".py")}
+    for folder in sorted({str(Path(name).parent) for name in owned}):
+        for path in sorted([*(site / folder).glob("*.pyc"), *(site / folder).glob("__pycache__/*.pyc")]):
             if path.stat().st_mtime >= since:
                 continue
+            cached = path.parent.name == "__pycache__"
+            source = site / folder / f"{path.name.partition('.')[0]}.py"
             if not source.is_file():
                 if not cached:
                     found.append(f"{path.relative_to(site)} is bytecode without a source, and would be run")
-            elif bytecode_fits(path, source.stat()) and source.stat().st_ctime >= since:
+            elif str(source.relative_to(site)) in owned and (
+                bytecode_fits(path, source.stat()) and source.stat().st_ctime >= since
+            ):
                 found.append(f"{path.relative_to(site)} is bytecode of what was replaced, and would be run")
     return found[:SHOWN]
 

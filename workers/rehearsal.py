@@ -182,12 +182,14 @@ def _walk_back(
     with walk.step("verify"):
         wrong = mismatches(baseline.packages, after)
         site = site_packages(root)
-        for name, distribution in found_in([site]).items():
-            wrong += damaged_files(site, distribution) if name in {wheel.name for wheel in wheels} else []
+        put_back = {wheel.name for wheel in wheels}
+        replaced = [distribution for name, distribution in found_in([site]).items() if name in put_back]
+        for distribution in replaced:
+            wrong += damaged_files(site, distribution)
         wrong += strays([site])
-        idle = _idle_bytecode(site)
-        stale = tuple(stale_bytecode(site, began))
-        walk.leftovers = (*stale, *((f"bytecode that nothing will use: {idle} files",) if idle else ()))
+        wrong += stale_bytecode(site, began, replaced)
+        if idle := _idle_bytecode(site):
+            walk.leftovers = tuple(dict.fromkeys([*walk.leftovers, f"bytecode that nothing will use: {idle} files"]))
     with walk.step("control"):
         equal = control(root / "bin/python") == expected
     more: dict[str, Any] = {"mismatches": wrong, "control_equal": equal}

@@ -28,6 +28,7 @@ from tests.wheels import (
 )
 from workers import rehearsal as rehearsal_module
 from workers.environments import build, installed_packages, site_packages, sync
+from workers.installed import found_in, recorded
 from workers.rehearsal import network_off, rehearse
 from workers.session import ArmEnded
 from workers.wheelhouse import keep
@@ -238,12 +239,42 @@ def test_bytecode_of_the_candidate_that_the_baseline_would_run_is_found(
 
     monkeypatch.setattr(rehearsal_module, "_reinstall", left_behind)
     result = walked(pair, home)
-    said = (
-        "gone.pyc is bytecode without a source"
-        if sourceless
-        else "old.cpython-311.pyc is bytecode of what was replaced"
-    )
-    assert any(said in line for line in result.leftovers)
+    said = "gone.pyc is bytecode without a source" if sourceless else "old.cpython-311.pyc is bytecode of what was"
+    assert result.outcome is Outcome.FAILED
+    assert any(said in line for line in result.mismatches)
+
+
+@pytest.mark.usefixtures("isolated")
+def test_a_source_that_another_environment_links_meanwhile_is_not_taken_for_a_new_one(
+    pair: tuple[Environment, Environment], home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sources that stay are links into the installer's cache: a link elsewhere changes their change time."""
+    real = rehearsal_module._reinstall
+
+    def beside_another(baseline: Environment, wheels: object, root: Path, *rest: object) -> None:
+        real(baseline, wheels, root, *rest)  # type: ignore[arg-type]
+        site = site_packages(root)
+        put_back = {wheel.name for wheel in wheels}  # type: ignore[attr-defined]
+        stays = next(
+            site / name
+            for owner, distribution in found_in([site]).items()
+            if owner not in put_back
+            for name, _ in recorded(distribution)
+            if name.endswith(".py")
+        )
+        found = stays.stat()
+        bytecode = stays.parent / "__pycache__" / f"{stays.stem}.cpython-311.pyc"
+        bytecode.parent.mkdir(exist_ok=True)
+        bytecode.write_bytes(struct.pack("<4sIII", b"\0" * 4, 0, int(found.st_mtime), found.st_size))
+        os.utime(bytecode, (1, 1))
+        os.link(stays, tmp_path / f"link-{os.urandom(4).hex()}")
+        linked.append(stays.stat().st_ctime)
+
+    linked: list[float] = []
+    monkeypatch.setattr(rehearsal_module, "_reinstall", beside_another)
+    result = walked(pair, home)
+    assert (result.outcome, result.reason) == (Outcome.OK, "")
+    assert len(linked) == 2
 
 
 @pytest.mark.usefixtures("isolated")
