@@ -85,21 +85,26 @@ def run_uv(
     environment: Mapping[str, str] | None = None,
     prefix: Sequence[str] = (),
     what: str = "uv",
+    timeout_s: float | None = None,
 ) -> _Finished:
     """Run uv and return what it said. ``prefix`` is a command that wraps it, such as one that cuts the network.
 
     Raises InstallerError: ``what`` failed, the cause in words, and the last words.
     """
     environment = installer_environment() if environment is None else environment
-    done = subprocess.run(
-        [*prefix, find_uv_bin(), *arguments],
-        # Without an input of its own it has none: what would ask a human fails.
-        input=stdin if stdin is not None else "",
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**environment, "NO_COLOR": "1", "UV_NO_PROGRESS": "1"},
-    )
+    try:
+        done = subprocess.run(
+            [*prefix, find_uv_bin(), *arguments],
+            # Without an input of its own it has none: what would ask a human fails.
+            input=stdin if stdin is not None else "",
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout_s,
+            env={**environment, "NO_COLOR": "1", "UV_NO_PROGRESS": "1"},
+        )
+    except subprocess.TimeoutExpired as error:
+        raise InstallerError(f"{what}: it hangs, for over {timeout_s:.0f} s", "", "timeout") from error
     if done.returncode != 0:
         kind, cause = classify(done.stderr)
         words = redact_text("\n".join(done.stderr.strip().splitlines()[-LAST_LINES:]))

@@ -27,6 +27,8 @@ __all__ = [
     "recorded",
     "stale_bytecode",
     "strays",
+    "top_folders",
+    "touched_files",
     "wheel_facts",
 ]
 
@@ -85,14 +87,41 @@ def damaged_files(site: Path, distribution: Distribution) -> list[str]:
     return found
 
 
+def touched_files(site: Path, distribution: Distribution) -> list[str]:
+    """Return the files of ``distribution`` that are missing or of another size than its RECORD says. It reads none.
+
+    For packages that stay: whoever replaces a neighbour in a folder of both takes away or writes over shared files.
+    """
+    found = []
+    for row in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
+        name, digest, size = (*row, "", "", "")[:3]
+        try:
+            there = (site / name).stat().st_size
+        except OSError:
+            if digest:
+                found.append(f"{name} of {distribution.metadata['Name']} is missing")
+            continue
+        if digest and size.isdecimal() and there != int(size):
+            found.append(f"{name} of {distribution.metadata['Name']} is {there} bytes long, recorded are {size}")
+    return found
+
+
+def top_folders(rows: Iterable[Row]) -> set[str]:
+    """Return the folders of site-packages that ``rows`` lie in; metadata and what lies outside is left out."""
+    first = (name.partition("/") for name, _ in rows)
+    outside = ("..", "")
+    metadata = (".dist-info", ".data")
+    return {top for top, slash, _ in first if slash and top not in outside and not top.endswith(metadata)}
+
+
 def _digest(path: Path, algorithm: str) -> str:
     with path.open("rb") as file:
         raw = hashlib.file_digest(file, algorithm).digest()
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-def strays(sites: Collection[Path], folder: str = "torch") -> list[str]:
-    """Return files under ``folder`` that no distribution owns: what a replaced release left behind."""
+def strays(sites: Collection[Path], folders: Collection[str] = ("torch",)) -> list[str]:
+    """Return files under ``folders`` that no distribution owns: what a replaced release left behind."""
     owned = {
         os.path.realpath(Path(str(distribution.locate_file("")), name))
         for distribution in distributions(path=[str(site) for site in sites])
@@ -100,7 +129,7 @@ def strays(sites: Collection[Path], folder: str = "torch") -> list[str]:
     }
     found = []
     for site in sites:
-        for path in sorted((site / folder).rglob("*")):
+        for path in sorted(path for folder in folders for path in (site / folder).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts and os.path.realpath(path) not in owned:
                 found.append(f"{path.relative_to(site)} belongs to no installed package")
     return found[:SHOWN]

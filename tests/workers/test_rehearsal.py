@@ -471,10 +471,78 @@ def test_a_package_that_stayed_is_found(
 
 
 @pytest.mark.usefixtures("isolated")
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_package_that_stays_and_lost_a_file_to_its_neighbour_is_found(
+    pair: tuple[Environment, Environment], home: Home, monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    name = next(package.name for package in pair[0].packages if package.name not in ("torch", "triton"))
+    touched: list[str] = []
+
+    def touch(baseline: Environment, wheels: object, root: Path, *rest: object) -> None:
+        site = site_packages(root)
+        file = next(file for file, digest in recorded(found_in([site])[name]) if digest and file.endswith(".py"))
+        (site / file).unlink()
+        if not lost:
+            (site / file).write_text("value = 'of the neighbour'\n")
+        touched.append(file)
+
+    monkeypatch.setattr(rehearsal_module, "_reinstall", after(rehearsal_module._reinstall, touch))
+    result = walked(pair, home)
+    assert result.outcome is Outcome.FAILED
+    assert [touched[0] in found and name in found for found in result.mismatches] == [True]
+
+
+@pytest.mark.usefixtures("isolated")
+def test_a_file_left_in_the_folder_of_a_companion_that_moved_is_found(
+    pair: tuple[Environment, Environment], home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leave(environment: Environment, root: Path, home: Home) -> None:
+        (site_packages(root) / "triton/generated.py").write_text("value = 3\n")
+
+    monkeypatch.setattr(rehearsal_module, "sync", after(sync, leave))
+    assert walked(pair, home).mismatches == ("triton/generated.py belongs to no installed package",)
+
+
+@pytest.mark.usefixtures("isolated")
+@pytest.mark.parametrize(("record", "told"), [("", "torch 2.12.1 has lost its RECORD"), ("another", "another build")])
+def test_what_is_recorded_must_be_what_the_wheel_says(
+    pair: tuple[Environment, Environment], home: Home, monkeypatch: pytest.MonkeyPatch, record: str, told: str
+) -> None:
+    def rewrite(baseline: Environment, wheels: object, root: Path, *rest: object) -> None:
+        path = next(site_packages(root).glob("torch-*.dist-info")) / "RECORD"
+        path.write_text("torch/old.py,sha256=AAAA,10\n" if record else "")
+
+    monkeypatch.setattr(rehearsal_module, "_reinstall", after(rehearsal_module._reinstall, rewrite))
+    result = walked(pair, home)
+    assert result.outcome is Outcome.FAILED
+    assert told in result.mismatches[0]
+
+
+@pytest.mark.usefixtures("isolated")
+def test_an_installer_that_hangs_is_ended_and_has_failed(
+    pair: tuple[Environment, Environment], home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rehearsal_module, "REINSTALL_TIMEOUT_S", 0.001)
+    result = walked(pair, home)
+    assert result.outcome is Outcome.FAILED
+    assert "it hangs" in result.reason
+    assert left(home) == []
+
+
+def test_a_control_workload_that_asks_a_human_has_failed_and_says_so(
+    pair: tuple[Environment, Environment], home: Home
+) -> None:
+    def ask(python: Path) -> dict[str, str]:
+        raise ArmEnded(Outcome.CRASHED, "ended with code 1", "Proceed? EOFError: EOF when reading a line")
+
+    assert "it asks a human" in rehearse(*pair, home, ask).reason
+
+
+@pytest.mark.usefixtures("isolated")
 def test_control_outputs_that_differ_in_one_bit_fail(pair: tuple[Environment, Environment], home: Home) -> None:
     result = rehearse(*pair, home, lambda python: {"out": str(python)})
     assert result.outcome is Outcome.FAILED
-    assert result.reason == "control outputs differ from those before the upgrade"
+    assert result.reason == "control outputs differ from those before the upgrade: out"
     assert result.control_equal is False
     assert result.mismatches == ()
 
