@@ -69,6 +69,7 @@ from farm.model.rollback import (
     TorchIdentity,
 )
 from farm.model.run import Evidence, Progress, RunRow, RunState, Standing
+from farm.model.wheelhouse import KeptWheel, Served, WatchedWheel, WheelhouseManifest, WheelState, WheelUse
 from farm.model.words import (
     SCHEMA_VERSION,
     Backend,
@@ -114,6 +115,7 @@ __all__ = [
     "HostCheck",
     "Judgement",
     "KeptState",
+    "KeptWheel",
     "LockedPackage",
     "Measuring",
     "Memory",
@@ -136,6 +138,7 @@ __all__ = [
     "RollbackProof",
     "RunRow",
     "RunState",
+    "Served",
     "Side",
     "Stage",
     "StageDecision",
@@ -153,6 +156,10 @@ __all__ = [
     "Waived",
     "Waiver",
     "WaiverUse",
+    "WatchedWheel",
+    "WheelState",
+    "WheelUse",
+    "WheelhouseManifest",
     "Window",
     "decompress",
     "pack_ns",
