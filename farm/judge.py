@@ -8,7 +8,7 @@ from typing import Any
 
 from farm.aa import aa_alarms, count_false_alarms, unstable_cells
 from farm.accusations import withhold
-from farm.decision import PRECEDENCE, RowKey, decide_row, worst
+from farm.decision import PRECEDENCE, UNPLANNED, RowKey, decide_row, worst
 from farm.gates import GateQuestion, judge_gate
 from farm.gates.timing import implausible
 from farm.model import (
@@ -223,8 +223,7 @@ def _rows(verdicts: Sequence[CellVerdicts], tier: Tier, plan: Plan, *, alarmed: 
         key = RowKey(found.question, found.workload, path, found.backend, tier.name)
         groups.setdefault(key, []).append(found)
     waivers = waivers_of(plan)
-    apart = _separable(groups, tier, waivers, aa=plan.aa)
-    production = {name: planned.production_cases for name, planned in plan.workloads.items()}
+    apart = _separable(groups, tier, plan, waivers)
     rows = [
         decide_row(
             key,
@@ -233,38 +232,61 @@ def _rows(verdicts: Sequence[CellVerdicts], tier: Tier, plan: Plan, *, alarmed: 
             separable=key.workload == apart,
             aa=plan.aa,
             alarmed=alarmed,
-            production=production.get(key.workload, ()),
+            planned=plan.workloads.get(key.workload, UNPLANNED),
             waivers=waivers,
         )
         for key, cells in groups.items()
     ]
-    return [_led_to(row, carriers) for row in rows]
+    return _without_paths([_led_to(row, carriers) for row in rows])
+
+
+def _without_paths(rows: Sequence[DecisionRow]) -> list[DecisionRow]:
+    """Return ``rows`` with every new path named that has not earned its place where the version can be moved to.
+
+    The decision on the path stays `defer`: the version moves without it, and the tier is not asked to keep it apart
+    from anything that runs today.
+    """
+    movable = {
+        (row.workload, row.backend)
+        for row in rows
+        if row.question is Question.VERSION and (row.would or row.decision) is Decision.ADOPT
+    }
+    found = []
+    for row in rows:
+        earned = (row.would or row.decision) in (Decision.ADOPT, Decision.ISOLATE)
+        named = row.question is Question.FEATURE and not earned and (row.workload, row.backend) in movable
+        found.append(row.model_copy(update={"kept_apart": f"path {row.path} of {row.workload}"}) if named else row)
+    return found
 
 
 def _led_to(row: DecisionRow, carriers: Mapping[tuple[str, Gate], str]) -> DecisionRow:
     """Return ``row`` leading to the cell that answered the gate that decided it."""
     if row.cell_id is None or row.decided_by is None or (row.cell_id, row.decided_by) not in carriers:
         return row
-    return row.model_copy(update={"cell_id": carriers[row.cell_id, row.decided_by]})
+    carrier = carriers[row.cell_id, row.decided_by]
+    return row.model_copy(
+        update={"cell_id": carrier, "would_change": row.would_change.replace(row.cell_id, carrier, 1)}
+    )
 
 
-def _separable(
-    groups: Mapping[RowKey, Sequence[CellVerdicts]], tier: Tier, waivers: Waivers, *, aa: bool
-) -> str | None:
+def _separable(groups: Mapping[RowKey, Sequence[CellVerdicts]], tier: Tier, plan: Plan, waivers: Waivers) -> str | None:
     """Return the one workload that can be kept apart: it alone fails, and every other one of the tier passes."""
     failing: set[str] = set()
     passing: set[str] = set()
     for key, cells in groups.items():
         if key.question is not Question.VERSION:
             continue
-        row = decide_row(key, cells, tier, separable=False, aa=False, waivers=waivers)
+        planned = plan.workloads.get(key.workload, UNPLANNED)
+        row = decide_row(key, cells, tier, separable=False, aa=False, planned=planned, waivers=waivers)
         if (row.would or row.decision) is Decision.ADOPT:
             passing.add(key.workload)
+        elif (row.would or row.decision) is Decision.ISOLATE:
+            continue  # A prototype is apart by its track, and no reason against the rest.
         elif row.reason.startswith(Status.FAIL) and row.decided_by is not Gate.ROLLBACK:
             failing.add(key.workload)
         else:
             return None
-    return next(iter(failing)) if len(failing) == 1 and passing - failing and not aa else None
+    return next(iter(failing)) if len(failing) == 1 and passing - failing and not plan.aa else None
 
 
 def _untested_rows(plan: Plan, tier: Tier, found: Sequence[DecisionRow]) -> list[DecisionRow]:
@@ -309,25 +331,33 @@ def _tier_decision(tier: Tier, rows: Sequence[DecisionRow], untested: Sequence[D
     version = [row for row in rows if row.question is Question.VERSION]
     missing = ", ".join(f"{_where(row)} ({row.reason.removeprefix('untested: ')})" for row in untested)
     if not version:
-        return TierDecision(tier=tier.name, decision=Decision.DEFER, reason=f"untested: {missing or 'nothing ran'}")
+        return TierDecision(
+            tier=tier.name,
+            decision=Decision.DEFER,
+            reason=f"untested: {missing or 'nothing ran'}",
+            would_change=untested[0].would_change if untested else "a backend that the tier lists",
+        )
     decision = worst([row.decision for row in version])
     would = worst([row.would or row.decision for row in version])
     # A row that a smoke run alone holds back says less than one that was held against its limits.
     deciding = min((row for row in version if row.decision is decision), key=lambda row: row.would is not None)
     reason = f"{deciding.workload} on {deciding.backend}: {deciding.reason}"
     if decision is not Decision.DEFER and decision is not Decision.ROLLBACK and untested:
-        decision, reason = Decision.DEFER, f"untested: {missing}"
+        decision, reason, deciding = Decision.DEFER, f"untested: {missing}", untested[0]
     elif untested:
         reason += f"; untested: {missing}"
     waived = dict.fromkeys(one.waiver for row in version for one in row.waived if one.state == "waived")
     reason += "".join(f"; waived until {waiver.expires}: {waiver.subject}" for waiver in waived)
-    apart = tuple(sorted({row.workload for row in version if (row.would or row.decision) is Decision.ISOLATE}))
+    apart = tuple(sorted({row.kept_apart for row in version if row.kept_apart}))
     return TierDecision(
         tier=tier.name,
         decision=decision,
         would=would if would is not decision else None,
         reason=reason,
-        keep_apart=apart,
+        decided_by=deciding.decided_by,
+        cell_id=deciding.cell_id,
+        would_change=deciding.would_change,
+        kept_apart=apart,
     )
 
 

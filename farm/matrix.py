@@ -52,6 +52,10 @@ class _Workload(_Checked):
     case: tuple[_Case, ...] = ()
     """Further cases."""
     backends: tuple[Backend, ...] | None = None
+    owner: str = ""
+    """Who answers for it; a prototype without one stays at `defer`."""
+    maintains: bool = False
+    """The team maintains its kernels: only then may a prototype be adopted."""
 
 
 class _Suite(_Checked):
@@ -210,6 +214,8 @@ class MatrixWorkload:
     own: bool
     """A user's own file, whose source travels with the plan."""
     candidate_path: str | None = None
+    owner: str = ""
+    maintains: bool = False
 
 
 @dataclass(frozen=True)
@@ -258,6 +264,8 @@ class Matrix:
                 w.candidate_path,
                 [vars(case) for case in w.cases],
                 w.backends,
+                w.owner,
+                w.maintains,
             ]
             for w in self.workloads
         ]
@@ -552,6 +560,8 @@ def _workload(entry: _Workload, known: Mapping[str, WorkloadSpec], where: str, p
         raise UsageError(f"{here}.candidate_path: no path '{entry.candidate_path}'; {_list(paths)}")
     if entry.candidate_path is not None and entry.features:
         raise UsageError(f"{here}: features are held against the old path on the candidate; leave out candidate_path")
+    if entry.maintains and not entry.owner.strip():
+        raise UsageError(f"{here}.maintains: who maintains its kernels? add an owner")
     _refuse_twice([case.name for case in entry.case], f"{here}.case")
     cases = {case.name: case for case in spec.cases}
     for extra in entry.case:
@@ -563,7 +573,14 @@ def _workload(entry: _Workload, known: Mapping[str, WorkloadSpec], where: str, p
                 raise UsageError(f"{here}.cases: unknown case '{name}'; {_list(cases)}")
         cases = {name: cases[name] for name in entry.cases}
     return MatrixWorkload(
-        spec, entry.features, tuple(cases.values()), entry.backends, not spec.shipped, entry.candidate_path
+        spec,
+        entry.features,
+        tuple(cases.values()),
+        entry.backends,
+        not spec.shipped,
+        entry.candidate_path,
+        entry.owner.strip(),
+        entry.maintains,
     )
 
 

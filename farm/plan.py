@@ -163,7 +163,10 @@ def planned_workloads(matrix: Matrix) -> dict[str, PlannedWorkload]:
     """Return what ``matrix`` asks of its workloads before any tier adopts a release for them."""
     return {
         w.spec.name: PlannedWorkload(
-            backends=w.backends or (), production_cases=tuple(c.name for c in w.cases if c.production_shape)
+            backends=w.backends or (),
+            production_cases=tuple(c.name for c in w.cases if c.production_shape),
+            owner=w.owner,
+            maintains=w.maintains,
         )
         for w in matrix.workloads
     }

@@ -120,14 +120,14 @@ def _figure(name: str, interval: Interval | None, limit: float | None) -> Figure
     if interval is None:
         return None
     low, high = (interval.low, interval.high) if interval.bounded else (None, None)
-    return Figure(name=name, value=interval.value, low=low, high=high, limit=limit)
+    return Figure(name=name, value=interval.value, low=low, high=high, limit=limit, restarts=interval.restarts)
 
 
 def _throughput(name: str, interval: Interval, items: float, limit: float | None) -> Figure:
     """Return a ratio of mean times as one of items per second."""
     low = items / interval.high if math.isfinite(interval.high) else None
     high = items / interval.low if interval.low > 0 else None
-    return Figure(name=name, value=items / interval.value, low=low, high=high, limit=limit)
+    return Figure(name=name, value=items / interval.value, low=low, high=high, limit=limit, restarts=interval.restarts)
 
 
 def _interval(asked: GateQuestion, quantity: Quantity) -> Interval | None:

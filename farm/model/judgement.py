@@ -21,6 +21,8 @@ class Figure(Model):
     limit: float | None = None
     unit: str = ""
     """"" for a ratio, else "s", "bytes"."""
+    restarts: int | None = None
+    """Behind the interval; None where it is not of restarts."""
 
 
 class Verdict(Model):
@@ -75,12 +77,16 @@ class DecisionRow(Model):
     would: Decision | None = None
     """What it would have been, had the production shapes been measured."""
     decided_by: Gate | None
-    """None where no gate decided: production shapes untested, no worker."""
+    """The gate whose verdict decided; of an adoption the one that is waived or forgiven, else the one that passes with
+    the least to spare. None where no gate decided: production shapes untested, no worker."""
     cell_id: str | None
     reason: str
     figure: Figure | None = None
     would_change: str
     """What would change the decision."""
+    kept_apart: str = ""
+    """What the tier can move without: where the decision is (or would be) `isolate` "workload flex_attention",
+    "prototype track: cutedsl"; of a new path that has not earned its place "path flex of flex_attention"."""
     warnings: tuple[str, ...] = ()
     waived: tuple[Waived, ...] = ()
     """Verdicts of this row that a waiver is written for."""
@@ -93,7 +99,11 @@ class TierDecision(Model):
     decision: Decision
     would: Decision | None = None
     reason: str
-    keep_apart: tuple[str, ...] = ()
+    decided_by: Gate | None = None
+    """Of the row that decided."""
+    cell_id: str | None = None
+    would_change: str = ""
+    kept_apart: tuple[str, ...] = ()
 
 
 class StageTier(Model):

@@ -252,6 +252,10 @@ class PlannedWorkload(Model):
     backends: tuple[Backend, ...] = ()
     """Where the matrix asks for it; empty is everywhere."""
     production_cases: tuple[str, ...] = ()
+    owner: str = ""
+    """Who answers for it: a prototype without one is deferred."""
+    maintains: bool = False
+    """The team maintains its kernels: a prototype that is adopted like any other work."""
 
 
 class Plan(Model):

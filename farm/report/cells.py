@@ -11,9 +11,10 @@ from farm.model import Arm, ArmResult, Calibration, Cell, CellResult, Comparison
 from farm.power import noise_fence
 from farm.report.environments import EnvironmentView, environment_views
 from farm.report.pairs import PairView, pair_views
-from farm.report.text import anchor, fact, mebibytes, percent, plural, seconds
+from farm.report.text import anchor, fact, percent, plural, seconds
 from farm.report.traces import OperatorsView, operators_view, trace_words
 from farm.statistics import counted
+from farm.units import mebibytes
 
 __all__ = ["ArmView", "CellView", "RehearsalView", "cell_anchor", "cell_view"]
 

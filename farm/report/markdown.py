@@ -26,7 +26,9 @@ def to_markdown(evidence: Evidence, judgement: Judgement) -> str:
 
 
 def _head(view: ReportView) -> list[str]:
-    tiers = [(tier.tier, f"**{tier.decision}**", tier.reason, tier.keep_apart) for tier in view.tiers]
+    tiers = [
+        (tier.tier, f"**{tier.decision}**", tier.reason, tier.would_change, tier.kept_apart) for tier in view.tiers
+    ]
     untested = [f"backend {backend.backend} untested: {backend.reason}" for backend in view.untested]
     return [
         f"# {_plain(view.title)}",
@@ -37,7 +39,7 @@ def _head(view: ReportView) -> list[str]:
         _bullets(f"unstable: {line}" for line in view.unstable),
         _bullets(f"waiver: {line}" for line in view.waivers),
         _bullets(f"**alarm**: {alarm}" for alarm in view.alarms),
-        _table(("tier", "decision", "why", "keep apart"), tiers),
+        _table(("tier", "decision", "why", "what would change it", "kept apart"), tiers),
     ]
 
 
@@ -52,10 +54,21 @@ def _decisions(view: ReportView) -> list[str]:
             f"{row.figure_name} {row.figure}".strip(),
             "; ".join((row.reason, *row.warnings)),
             row.would_change,
+            row.kept_apart,
         )
         for row in view.decisions
     ]
-    headers = ("workload", "backend", "tier", "decision", "decided by", "figure", "why", "what would change it")
+    headers = (
+        "workload",
+        "backend",
+        "tier",
+        "decision",
+        "decided by",
+        "figure",
+        "why",
+        "what would change it",
+        "kept apart",
+    )
     return ["## Decisions", _table(headers, rows)]
 
 

@@ -78,7 +78,8 @@ def summary(evidence: Evidence, judgement: Judgement, *, width: int | None = WID
 
 def _cells(view: DecisionView) -> list[str]:
     figure = " ".join(filter(None, (view.figure_name, view.short_figure)))
-    why = "; ".join((view.reason, *(f"warning: {warning}" for warning in view.warnings)))
+    apart = (f"kept apart: {view.kept_apart}",) if view.kept_apart else ()
+    why = "; ".join((view.reason, *apart, *(f"warning: {warning}" for warning in view.warnings)))
     cells = [view.subject, view.backend, view.tiers, view.decision, view.decided_by or "-", figure, why]
     return [printable(cell) for cell in cells]
 

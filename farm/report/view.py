@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.aa import run_limit
@@ -67,6 +67,7 @@ class DecisionView:
     """The same, limits that differ from tier to tier as a range."""
     reason: str
     would_change: str
+    kept_apart: str
     warnings: tuple[str, ...]
     cell_id: str
     anchor: str
@@ -79,15 +80,17 @@ class TierView:
     decision: str
     chip: str
     reason: str
-    keep_apart: str
+    would_change: str
+    kept_apart: str
     limits: tuple[tuple[str, str, str], ...]
     """(name, number, why it is what it is), for numbers that the matrix gives a reason for."""
 
     @property
     def line(self) -> str:
         """The tier in one line."""
-        apart = f"; keep apart: {self.keep_apart}" if self.keep_apart else ""
-        return f"{self.tier}: {self.decision}, {self.reason}{apart}"
+        apart = f"; kept apart: {self.kept_apart}" if self.kept_apart else ""
+        change = f"; what would change it: {self.would_change}" if self.would_change else ""
+        return f"{self.tier}: {self.decision}, {self.reason}{apart}{change}"
 
 
 @dataclass(frozen=True)
@@ -247,6 +250,7 @@ def decision_views(rows: Iterable[DecisionRow]) -> tuple[DecisionView, ...]:
             row.decided_by,
             row.cell_id,
             row.reason,
+            row.kept_apart,
             shown,
             tuple(one.waiver for one in row.waived),
         )
@@ -270,11 +274,20 @@ def _decision_view(group: Sequence[DecisionRow]) -> DecisionView:
         figure=figure_text(row.figure, limits),
         short_figure=figure_text(row.figure, limits, short=True),
         reason=row.reason,
-        would_change=row.would_change,
+        would_change=_by_tier({other.tier: other.would_change for other in group}),
+        kept_apart=row.kept_apart,
         warnings=tuple(warnings),
         cell_id=row.cell_id or "",
         anchor=cell_anchor(row.cell_id) if row.cell_id else _where_untested(row),
     )
+
+
+def _by_tier(said: Mapping[str, str]) -> str:
+    """Return what all tiers say, or what each of them does where their limits differ."""
+    distinct = dict.fromkeys(said.values())
+    if len(distinct) == 1:
+        return next(iter(distinct))
+    return "; ".join(f"{', '.join(t for t, words in said.items() if words == one)}: {one}" for one in distinct)
 
 
 def _where_untested(row: DecisionRow) -> str:
@@ -295,7 +308,8 @@ def tier_views(evidence: Evidence, judgement: Judgement) -> tuple[TierView, ...]
                 decision=decision_words(decided.decision, decided.would),
                 chip=decided.decision.value,
                 reason=decided.reason,
-                keep_apart=", ".join(decided.keep_apart),
+                would_change=decided.would_change,
+                kept_apart=", ".join(decided.kept_apart),
                 limits=tuple((name, str(getattr(tier, name, "")), why) for name, why in reasons.items()),
             )
         )

@@ -12,6 +12,7 @@ import pytest
 from farm.errors import EXIT_USAGE, UsageError
 from farm.matrix import Matrix, load_matrix
 from farm.model import Backend, Decision, Gate
+from farm.plan import planned_workloads
 from farm.statistics import least_restarts
 
 SHIPPED = (files("farm") / "default_matrix.toml").read_text()
@@ -383,6 +384,24 @@ def test_the_digest_changes_with_the_source_and_the_name_of_a_workload(write: Wr
     changed = load_matrix(first.path)
     renamed = write((FLEX, 'name = "ours"\nfile = "own.py"'))
     assert len({first.digest, changed.digest, load_matrix(renamed).digest}) == 3
+
+
+# -- who answers for a workload ------------------------------------------------------------------------------------
+
+
+def test_an_owner_and_the_upkeep_of_kernels_are_read_and_hashed(write: Write) -> None:
+    owned = load_matrix(write((FLEX, f'{FLEX}\nowner = "ada@example.org"')))
+    kept = load_matrix(write((FLEX, f'{FLEX}\nowner = "ada@example.org"\nmaintains = true')))
+    flex = next(workload for workload in kept.workloads if workload.spec.name == "flex_attention")
+    assert (flex.owner, flex.maintains) == ("ada@example.org", True)
+    assert planned_workloads(kept)["flex_attention"].maintains
+    assert planned_workloads(owned)["flex_attention"].owner == "ada@example.org"
+    assert len({load_matrix().digest, owned.digest, kept.digest}) == 3
+
+
+def test_kernels_that_nobody_owns_are_maintained_by_nobody(write: Write) -> None:
+    words = "workload[flex_attention].maintains: who maintains its kernels? add an owner"
+    assert words in refusal(write((FLEX, f"{FLEX}\nmaintains = true")))
 
 
 # -- waivers -------------------------------------------------------------------------------------------------------

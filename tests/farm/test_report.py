@@ -352,6 +352,30 @@ def test_tiers_that_decide_differently_keep_their_rows(judgement: Judgement) -> 
     assert [(v.tiers, v.decision) for v in block] == [("serving", "defer (would adopt)"), ("research", "adopt")]
 
 
+def test_what_would_change_a_shared_row_is_said_for_each_tier_whose_limit_differs() -> None:
+    of = made.cell()
+    limits = [made.tier(name, p50_ratio=limit, required=(Gate.LATENCY,)) for name, limit in (("a", 1.03), ("b", 1.04))]
+    found = made.evidence([(of, made.result(of, times={"candidate": 12.0}))], *limits)
+    (view,) = decision_views(judge(found).rows)
+    assert view.tiers == "a, b"
+    words = "latency of block/infer@cpu within its limit (+{}.0 %): it is +20.0 % [+20.0 %, +20.0 %]"
+    assert view.would_change == f"a: {words.format(3)}; b: {words.format(4)}"
+
+
+def test_every_format_says_what_is_kept_apart_and_what_would_change_a_tier() -> None:
+    slow, fine = made.cell("slow", features=("new",)), made.cell("fine", features=("new",))
+    lags = {"candidate+new": 10.0}
+    given = [(slow, made.result(slow, times={"candidate": 12.0})), (fine, made.result(fine, times=lags))]
+    found = made.evidence(given, made.tier(required=(Gate.LATENCY,)))
+    judged = judge(found)
+    assert [row.kept_apart for row in judged.rows] == ["workload slow", "", "", "path new of fine"]
+    for text in (summary(found, judged, width=None), to_markdown(found, judged), to_html(found, judged)):
+        assert "path new of fine" in text
+        assert "workload slow" in text
+        assert "latency of slow/infer@cpu within its limit (+3.0 %)" in text
+    assert "; kept apart: workload slow; what would change it: latency of" in summary(found, judged, width=None)
+
+
 def test_the_table_fits_the_width_that_is_asked_for(evidence: Evidence, judgement: Judgement) -> None:
     table = decision_table(evidence, judgement, width=120)
     assert max(map(len, table.splitlines())) <= 120

@@ -49,8 +49,9 @@ def test_a_waived_verdict_stays_what_it_is_and_holds_nothing_back() -> None:
     verdict = next(v for c in judgement.cells if c.workload == "block" for v in c.verdicts if v.gate is Gate.LATENCY)
     assert verdict.status is Status.FAIL
     found = row(judgement)
-    assert (found.decision, found.decided_by) == (Decision.ADOPT, None)
+    assert (found.decision, found.decided_by) == (Decision.ADOPT, Gate.LATENCY)
     assert found.reason == "every required gate passes or is waived"
+    assert found.would_change == "the end of the waiver by ada@example.org, after 2026-12-31"
     assert found.warnings[0].startswith(
         "waived by ada@example.org until 2026-12-31 (the new kernels come in September)"
     )
