@@ -577,4 +577,4 @@ def test_an_arm_shows_its_facts_and_how_its_drill_went(evidence: Evidence, judge
     figures = [dict(arm.figures) for cell in view.cells for arm in cell.arms if arm.name == "baseline"]
     found = next(rows for rows in figures if "drill" in rows)
     assert found["blocks skipped"] == "0.93"
-    assert found["drill"] == "switched off by force_eager in 2.00 s: unfused"
+    assert found["drill"] == "switched off by force_eager in 2.0 s: unfused"
