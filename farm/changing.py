@@ -72,8 +72,8 @@ def _settled(subject: str, verdict: Verdict, figure: Figure | None) -> str:
     width = abs(math.log((high if limit > figure.value else low) / figure.value))
     if figure.restarts is None or not distance or (width / distance) ** 2 > FAR:
         return f"another limit, or a quieter machine: the estimate lies too near for restarts; {told}"
-    restarts = math.ceil(figure.restarts * (width / distance) ** 2)
-    return f"more restarts, about {max(restarts, figure.restarts + 1)} in place of {figure.restarts}; {told}"
+    wanted = math.ceil(round(figure.restarts * (width / distance) ** 2, 6))
+    return f"more restarts, about {max(wanted, figure.restarts + 1)} in place of {figure.restarts}; {told}"
 
 
 def _limit_words(figure: Figure) -> str:

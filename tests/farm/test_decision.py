@@ -80,7 +80,7 @@ def decide(
 
 
 def table_rows() -> list[list[str]]:
-    lines = PAGE.read_text().split("## The table")[1].splitlines()
+    lines = PAGE.read_text().split("## The table")[1].split("## ")[0].splitlines()
     rows = [[part.strip().strip("`") for part in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     assert rows[0] == ["verdict", "question", "gate", "tier", "effect"]
     return rows[2:]
