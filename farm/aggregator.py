@@ -26,8 +26,8 @@ from farm.envelope import EnvelopeRefused, load_key, pack, public_text, seal, un
 from farm.errors import EXIT_INFRASTRUCTURE, FarmError
 from farm.model import CellOrder, CellResult, Plan, RunState
 from farm.settings import Home
-from farm.stages import Window, evidence_before, left_out, window_of
-from farm.store import LEFT_OUT, OPEN, CellRow, Store
+from farm.stages import Window, evidence_before, skipped, window_of
+from farm.store import OPEN, SKIPPED, CellRow, Store
 
 __all__ = ["Aggregator", "main", "result_digest"]
 
@@ -146,16 +146,16 @@ class Aggregator:
 
         evidence = self.store.evidence(run_id)
         try:
-            needless = left_out(evidence.plan, judge(evidence_before(evidence, number)), number)
+            needless = skipped(evidence.plan, judge(evidence_before(evidence, number)), number)
         except Exception as error:
             # One run that cannot be judged must not stop the others; to measure it all the same is the safe side.
             _say(f"{run_id}: what came before stage {number + 1} cannot be judged, so it is measured: {error!r}")
             needless = {}
         for cell in self.store.cells(run_id):
             if cell.state == "pending" and cell.cell_id in needless:
-                self.store.move(cell, LEFT_OUT, reason=needless[cell.cell_id])
+                self.store.move(cell, SKIPPED, reason=needless[cell.cell_id])
         name = evidence.plan.stages[number].name
-        _say(f"{run_id}: stage {number + 1}, {name}, begins; {len(needless)} of its cells are left out")
+        _say(f"{run_id}: stage {number + 1}, {name}, begins; {len(needless)} of its cells are skipped")
         self._redis.set(keys.evidence(run_id), pack(self.store.evidence(run_id)), ex=KEEP_S)
         self._entered[run_id, number] = time.time()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -39,6 +40,15 @@ __all__ = ["falls_short", "judge"]
 
 #: By a sign test over the cells that changed: of eight, all the same way.
 ALARM_CHANCE = 1 / 128
+#: Where a cell is counted: each in one place, and the head of a report says those that are not empty in this order.
+COMPARABLE, MISSING = "comparable", "missing on "
+COVERED = (
+    COMPARABLE,
+    *(f"{MISSING}{who}" for who in ("the candidate", "the baseline", "both")),
+    "invalid",
+    "skipped",
+    "not run",
+)
 #: The word for all workloads, in a row about a backend that nothing ran on.
 ALL_WORKLOADS = "(all)"
 
@@ -141,7 +151,7 @@ def _cell_verdicts(
     if cell.kind == "aa":
         # It is asked for false accusations, and for nothing that a decision could rest on.
         gates = list(cell.gates)
-    broken = None if cell.kind == "aa" else _one_wheel(evidence.plan, cell) or _two_variants(evidence.plan, cell)
+    broken = cell.broken_control if cell.kind == "aa" else _broken(evidence.plan, cell)
     elsewhere = _elsewhere(evidence, cell, results.get(cell.id))
     found = []
     for question, arm, reference in _pairs(cell):
@@ -170,7 +180,7 @@ def _cell_verdicts(
                 reference=reference,
                 tier=tier.name,
                 caveats=cell.caveats,
-                broken_control=cell.broken_control or broken,
+                broken_control=broken,
                 verdicts=tuple(judge_gate(gate, asked) for gate in gates),
             )
         )
@@ -367,23 +377,50 @@ def _where(row: DecisionRow) -> str:
 
 def _coverage(evidence: Evidence, results: Mapping[str, CellResult]) -> Coverage:
     cells = [cell for cell in evidence.plan.cells if cell.kind == "measure"]
-    seen = [results[cell.id] for cell in cells if cell.id in results]
-    outcomes = [
-        (result, result.arms.get(Side.BASELINE), result.arms.get(Side.CANDIDATE)) for result in seen if result.arms
-    ]
-
-    def ok(arm: object) -> bool:
-        return getattr(arm, "outcome", None) is Outcome.OK
-
+    found = Counter(_covered(evidence, cell, results.get(cell.id)) for cell in cells)
+    counts = Counter({words: sum(n for (said, _), n in found.items() if said == words) for words in COVERED})
+    outcomes: dict[str, dict[str, int]] = {}
+    for (words, outcome), count in sorted(found.items()):
+        if outcome:
+            outcomes.setdefault(words.removeprefix(MISSING).removeprefix("the "), {})[outcome] = count
+    told = [f"{counts[words]} {words}" for words in COVERED if counts[words] and words != COMPARABLE]
     return Coverage(
+        head=", ".join([f"{counts[COMPARABLE]} of {len(cells)} {COMPARABLE}", *told]),
         cells=len(cells),
-        comparable=sum(_valid(result) and ok(old) and ok(new) for result, old, new in outcomes),
-        invalid=sum(not _valid(result) for result in seen),
-        missing_on_candidate=sum(ok(old) and not ok(new) for _, old, new in outcomes),
-        missing_on_baseline=sum(ok(new) and not ok(old) for _, old, new in outcomes),
-        not_run=len(cells) - len(seen),
+        comparable=counts[COMPARABLE],
+        missing_on_candidate=counts[f"{MISSING}the candidate"],
+        missing_on_baseline=counts[f"{MISSING}the baseline"],
+        missing_on_both=counts[f"{MISSING}both"],
+        invalid=counts["invalid"],
+        skipped=counts["skipped"],
+        not_run=counts["not run"],
+        outcomes=outcomes,
         untested_backends=dict(evidence.plan.unserved_backends),
     )
+
+
+def _covered(evidence: Evidence, cell: Cell, result: CellResult | None) -> tuple[str, str]:
+    """Return where a cell is counted, one of `COVERED`, and of a missing arm how it ended.
+
+    Validity comes first: an arm that did not answer on a machine that was asleep says nothing of its release.
+    """
+    if result is None:
+        return evidence.without_result(cell.id)[0], ""
+    if _elsewhere(evidence, cell, result) or _broken(evidence.plan, cell) or not _valid(result):
+        return "invalid", ""
+    ended = [str(arm.outcome) if (arm := result.arms.get(side)) else "not answered" for side in Side]
+    missing = [outcome != Outcome.OK for outcome in ended]
+    if not any(missing):
+        return COMPARABLE, ""
+    if all(missing):
+        return f"{MISSING}both", ended[list(Side).index(Side.CANDIDATE)]
+    side = list(Side)[missing.index(True)]
+    return f"{MISSING}the {side}", ended[list(Side).index(side)]
+
+
+def _broken(plan: Plan, cell: Cell) -> str | None:
+    """Return what breaks the control of a cell whose arms are to be compared; None where it is whole."""
+    return cell.broken_control or _one_wheel(plan, cell) or _two_variants(plan, cell)
 
 
 def _valid(result: CellResult) -> bool:

@@ -16,9 +16,9 @@ __all__ = [
     "Window",
     "concerns",
     "evidence_before",
-    "left_out",
     "service_name",
     "service_tiers",
+    "skipped",
     "staged",
     "standing_words",
     "total_days",
@@ -187,7 +187,7 @@ def evidence_before(evidence: Evidence, number: int) -> Evidence:
     return evidence.model_copy(update={"results": tuple(kept), "still_open": later})
 
 
-def left_out(plan: Plan, judgement: Judgement, number: int) -> dict[str, str]:
+def skipped(plan: Plan, judgement: Judgement, number: int) -> dict[str, str]:
     """Return the cells of stage ``number`` that nobody needs any more, with the reason.
 
     A tier for which an earlier stage ended goes no further; a cell is measured while one tier that asks its gates does.
@@ -211,5 +211,5 @@ def left_out(plan: Plan, judgement: Judgement, number: int) -> dict[str, str]:
             names = [t.name for t in about if set(t.required) & set(cell.gates)] or [t.name for t in about]
             reasons = [ended.get(name) for name in names]
             if reasons and all(reasons):
-                found[cell.id] = f"not run, {reasons[0]}"
+                found[cell.id] = str(reasons[0])
     return found

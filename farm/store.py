@@ -35,14 +35,14 @@ from farm.model import CellResult, Evidence, Plan, RunRow, RunState
 from farm.settings import Home
 from farm.stages import window_of
 
-__all__ = ["LEFT_OUT", "OPEN", "CellRow", "Store"]
+__all__ = ["OPEN", "SKIPPED", "CellRow", "Store"]
 
 #: Of the tables below; a store with another one is refused with words.
 STORE_VERSION = 1
 #: States of a cell that still waits for its result.
 OPEN = ("pending", "queued", "running")
 #: State of a cell that an earlier stage made needless: the run is complete without it.
-LEFT_OUT = "left out"
+SKIPPED = "skipped"
 #: Two that make one new database get in each other's way, in these words; the second tries again and finds it made.
 CONTENDED = ("already exists", "locked")
 OPENING_TRIES = 20
@@ -94,7 +94,7 @@ extra_table = Table(
 
 @dataclass(frozen=True)
 class CellRow:
-    """A cell of a run: pending, queued, running, done, failed or left out."""
+    """A cell of a run: pending, queued, running, done, failed or skipped."""
 
     run_id: str
     cell_id: str
@@ -310,9 +310,9 @@ class Store:
             plan=plan,
             results=tuple(sorted(found, key=lambda result: order.get(result.cell_id, 0))),
             extras=tuple(late),
-            unfinished={cell.cell_id: why(cell) for cell in cells if cell.state not in ("done", LEFT_OUT)},
+            unfinished={cell.cell_id: why(cell) for cell in cells if cell.state not in ("done", SKIPPED)},
             still_open=tuple(cell.cell_id for cell in cells if cell.state in OPEN),
-            left_out={cell.cell_id: cell.reason for cell in cells if cell.state == LEFT_OUT},
+            skipped={cell.cell_id: cell.reason for cell in cells if cell.state == SKIPPED},
         )
 
     def runs(self, run_id: str | None = None) -> list[RunRow]:

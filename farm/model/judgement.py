@@ -124,26 +124,38 @@ class StageDecision(Model):
     """With a result."""
     given_up: int
     """Without one, and over."""
-    left_out: int
+    skipped: int
     """Not measured, because an earlier stage ended every tier that they were for."""
     tiers: tuple[StageTier, ...]
     """Empty until all of its cells are over."""
 
     @property
     def over(self) -> bool:
-        return self.done + self.given_up + self.left_out == self.cells
+        return self.done + self.given_up + self.skipped == self.cells
 
 
 class Coverage(Model):
-    """How much was compared, before any decision is read."""
+    """How much was compared, before any decision is read. Every measured cell of the plan is counted in one place."""
 
+    head: str
+    """"37 of 52 comparable, 9 missing on the candidate, 6 invalid": what every report begins with."""
     cells: int
     comparable: int
-    invalid: int
+    """Both arms answered and what they say is valid."""
     missing_on_candidate: int
+    """The baseline alone ended well."""
     missing_on_baseline: int
+    missing_on_both: int
+    invalid: int
+    """Measured, and what was measured means nothing: the machine, the control or the clock says so."""
+    skipped: int
+    """Left out on purpose: an earlier stage had ended every tier that asked for it."""
     not_run: int
+    """Wanted, and without a result."""
+    outcomes: dict[str, dict[str, int]] = Field(default_factory=dict)
+    """How the arm that is missing ended, by "candidate", "baseline" and "both" (of both the candidate's)."""
     untested_backends: dict[str, str]
+    """Backends of the matrix that no cell covers, with the reason: "no worker", "not requested"."""
 
 
 class FalseAlarms(Model):

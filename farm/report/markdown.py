@@ -34,7 +34,7 @@ def _head(view: ReportView) -> list[str]:
         f"# {_plain(view.title)}",
         f"Asked: {_plain(view.asked)}.",
         f"**{_plain(view.coverage)}**",
-        _bullets([*untested, *(f"no result: {line}" for line in view.unfinished)]),
+        _bullets([*view.missing, *untested, *view.unfinished]),
         _plain(view.false_alarms),
         _bullets(f"unstable: {line}" for line in view.unstable),
         _bullets(f"waiver: {line}" for line in view.waivers),

@@ -14,9 +14,9 @@ from farm.report.view import (
     afterwards,
     asked,
     backend_views,
-    coverage_head,
     decision_views,
     false_alarm_line,
+    missing_lines,
     reproduce_command,
     run_facts,
     tier_views,
@@ -56,10 +56,10 @@ def decision_table(evidence: Evidence, judgement: Judgement, *, width: int | Non
 def summary(evidence: Evidence, judgement: Judgement, *, width: int | None = WIDTH) -> str:
     """Return coverage, decision table, tiers, waivers, alarms, and how to reproduce it all."""
     facts = dict(run_facts(evidence, judgement))
-    coverage = [coverage_head(judgement.coverage)]
+    coverage = [judgement.coverage.head, *missing_lines(judgement.coverage)]
     untested = [f"{backend.backend} ({backend.reason})" for backend in backend_views(judgement.coverage)]
     coverage += [f"untested backends: {', '.join(untested)}"] if untested else []
-    coverage += [f"no result: {line}" for line in unfinished_views(evidence)]
+    coverage += unfinished_views(evidence)
     coverage += [line] if (line := false_alarm_line(evidence, judgement)) else []
     coverage += [f"unstable: {line}" for line in unstable_lines(judgement)]
     parts = [

@@ -22,10 +22,10 @@ __all__ = [
     "afterwards",
     "asked",
     "backend_views",
-    "coverage_head",
     "decision_views",
     "decision_words",
     "false_alarm_line",
+    "missing_lines",
     "report_view",
     "reproduce_command",
     "run_facts",
@@ -100,6 +100,8 @@ class ReportView:
     title: str
     asked: str
     coverage: str
+    """How much was compared: its head."""
+    missing: tuple[str, ...]
     untested: tuple[BackendView, ...]
     unfinished: tuple[str, ...]
     decisions: tuple[DecisionView, ...]
@@ -124,7 +126,8 @@ def report_view(evidence: Evidence, judgement: Judgement) -> ReportView:
     return ReportView(
         title=compared + afterwards(judgement),
         asked=asked(evidence),
-        coverage=coverage_head(judgement.coverage),
+        coverage=judgement.coverage.head,
+        missing=missing_lines(judgement.coverage),
         untested=backend_views(judgement.coverage),
         unfinished=unfinished_views(evidence),
         decisions=decision_views(judgement.rows),
@@ -169,20 +172,13 @@ def asked(evidence: Evidence) -> str:
     )
 
 
-def coverage_head(coverage: Coverage) -> str:
-    """Return "5 cells: 4 comparable, 1 invalid": how much was compared, before any decision is read."""
-    parts = [f"{coverage.comparable} comparable"]
-    parts += [
-        f"{count} {words}"
-        for count, words in (
-            (coverage.invalid, "invalid"),
-            (coverage.missing_on_candidate, "missing on the candidate"),
-            (coverage.missing_on_baseline, "missing on the baseline"),
-            (coverage.not_run, "not run"),
-        )
-        if count
-    ]
-    return f"{plural(coverage.cells, 'cell')}: {', '.join(parts)}"
+def missing_lines(coverage: Coverage) -> tuple[str, ...]:
+    """Return a line for each arm that cells miss, with how it ended there."""
+    return tuple(
+        f"missing on {who if who == 'both' else f'the {who}'}: "
+        + ", ".join(f"{count} {outcome}" for outcome, count in ended.items())
+        for who, ended in coverage.outcomes.items()
+    )
 
 
 def false_alarm_line(evidence: Evidence, judgement: Judgement) -> str:
@@ -228,9 +224,9 @@ def backend_views(coverage: Coverage) -> tuple[BackendView, ...]:
 
 
 def unfinished_views(evidence: Evidence) -> tuple[str, ...]:
-    """Return a line for every cell without a result."""
-    missing = [*evidence.unfinished.items(), *evidence.left_out.items()]
-    return tuple(f"{cell}: {reason}" for cell, reason in missing)
+    """Return a line for every cell without a result, "not run: block/infer@cpu: no worker for bench.cpu"."""
+    told = [(cell, *evidence.without_result(cell)) for cell in (*evidence.unfinished, *evidence.skipped)]
+    return tuple(": ".join(part for part in (word, cell, reason) if part) for cell, word, reason in told)
 
 
 def decision_words(decision: Decision, would: Decision | None) -> str:

@@ -221,7 +221,7 @@ def test_results_of_cells_that_the_plan_does_not_have_are_not_counted() -> None:
 def test_a_cell_without_a_result_says_why() -> None:
     made = evidence([(BLOCK, None), (ATTENTION, result(ATTENTION))], unfinished={BLOCK.id: "lost three times"})
     row = judge(made).rows[0]
-    assert (row.decision, row.reason) == (Decision.DEFER, "untested: lost three times")
+    assert (row.decision, row.reason) == (Decision.DEFER, "untested: not run: lost three times")
 
 
 def test_every_cell_missing_on_the_candidate_is_counted_and_deferred() -> None:

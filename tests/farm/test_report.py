@@ -48,7 +48,7 @@ from farm.report.html import to_html
 from farm.report.markdown import to_markdown
 from farm.report.table import decision_table, summary
 from farm.report.text import anchor, figure_text
-from farm.report.view import coverage_head, decision_views, report_view
+from farm.report.view import decision_views, report_view
 from tests import evidence as made
 
 HOST = Host(
@@ -328,8 +328,8 @@ def test_names_that_differ_have_anchors_that_differ() -> None:
 
 
 def test_coverage_is_told_before_any_decision(evidence: Evidence, judgement: Judgement) -> None:
-    head = "5 cells: 2 comparable, 1 invalid, 1 missing on the candidate, 1 not run"
-    assert coverage_head(judgement.coverage) == head
+    head = "2 of 5 comparable, 1 missing on the candidate, 1 invalid, 1 not run"
+    assert judgement.coverage.head == head
     text = summary(evidence, judgement)
     assert text.index(head) < text.index("decided by")
     assert "untested backends: cuda (no worker)" in text
@@ -397,8 +397,8 @@ def test_a_run_without_any_answer_still_has_a_report(evidence: Evidence) -> None
         update={"results": (), "unfinished": {cell.id: reason for cell in evidence.plan.cells}}
     )
     judged = judge(nothing)
-    assert "5 cells: 0 comparable, 5 not run" in summary(nothing, judged)
-    assert f"no result: {reason}" in to_markdown(nothing, judged)
+    assert "0 of 5 comparable, 5 not run" in summary(nothing, judged)
+    assert f"not run: {reason}" in to_markdown(nothing, judged)
     Page(to_html(nothing, judged))
     assert decision_table(nothing, judged.model_copy(update={"rows": ()}), width=120).startswith("workload")
 
@@ -434,7 +434,7 @@ def test_the_summary_says_tiers_alarms_and_how_to_reproduce(evidence: Evidence, 
     assert "serving: defer, " in text
     assert "alarm: asymmetry: 8 cells are slower" in text
     assert "farm submit --candidate 2.13.0 --baseline 2.12.1 --matrix 'our matrix.toml'" in text
-    assert "no result: lost/infer-fp32@cpu: no worker for bench.cpu" in text
+    assert "not run: lost/infer-fp32@cpu: no worker for bench.cpu" in text
 
 
 def test_a_reason_cannot_colour_a_terminal(evidence: Evidence, judgement: Judgement) -> None:
@@ -551,7 +551,7 @@ def test_the_page_says_what_the_table_says(page: str) -> None:
     assert "torch 2.13.0 -&gt; 2.12.1" in page
     assert "triton 3.6.0 -&gt; 3.7.0" in page
     assert "a kernel without a deterministic form" in page
-    assert "no result: no worker for bench.cpu" in page
+    assert "not run: no worker for bench.cpu" in page
 
 
 def test_pictures_have_words_and_tables_have_scopes(page: str) -> None:
