@@ -180,6 +180,7 @@ def _row(
         figure=figure,
         would_change=change,
         warnings=(*_warnings(cells, tier), *map(_waiver_words, waived)),
+        caveats=tuple(dict.fromkeys(caveat for cell in cells for caveat in cell.caveats)),
         waived=waived,
     )
 

@@ -84,7 +84,10 @@ def judge(evidence: Evidence) -> Judgement:
     for tier in plan.tiers:
         found = rows_of(verdicts, tier)
         untested = _untested_rows(plan, tier, found)
-        rows += [*found, *untested]
+        rows += [
+            row.model_copy(update={"caveats": tuple(dict.fromkeys((*row.caveats, *plan.caveats)))})
+            for row in (*found, *untested)
+        ]
         tiers.append(_tier_decision(tier, found, untested))
     return Judgement(
         run_id=evidence.run_id,

@@ -56,6 +56,8 @@ class _Workload(_Checked):
     """Who answers for it; a prototype without one stays at `defer`."""
     maintains: bool = False
     """The team maintains its kernels: only then may a prototype be adopted."""
+    caveats: tuple[str, ...] = ()
+    """Limits of every answer about it, beside those of the whole matrix."""
 
 
 class _Suite(_Checked):
@@ -216,6 +218,7 @@ class MatrixWorkload:
     candidate_path: str | None = None
     owner: str = ""
     maintains: bool = False
+    caveats: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -266,6 +269,7 @@ class Matrix:
                 w.backends,
                 w.owner,
                 w.maintains,
+                w.caveats,
             ]
             for w in self.workloads
         ]
@@ -581,6 +585,7 @@ def _workload(entry: _Workload, known: Mapping[str, WorkloadSpec], where: str, p
         entry.candidate_path,
         entry.owner.strip(),
         entry.maintains,
+        entry.caveats,
     )
 
 

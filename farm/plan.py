@@ -309,6 +309,7 @@ def _cell(
             }
         ),
         gates=tuple(gates if spec.compiles or spec.exports else [g for g in gates if g is not Gate.COMPILE_EXPORT]),
+        caveats=workload.caveats,
         broken_control=parts.broken.get(backend),
     )
 

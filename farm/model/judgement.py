@@ -88,6 +88,8 @@ class DecisionRow(Model):
     """What the tier can move without: where the decision is (or would be) `isolate` "workload flex_attention",
     "prototype track: cutedsl"; of a new path that has not earned its place "path flex of flex_attention"."""
     warnings: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
+    """Limits of the answer that were written down before the run: the workload's own, then those of every row."""
     waived: tuple[Waived, ...] = ()
     """Verdicts of this row that a waiver is written for."""
 

@@ -52,7 +52,7 @@ def _decisions(view: ReportView) -> list[str]:
             f"**{row.decision}**",
             row.decided_by,
             f"{row.figure_name} {row.figure}".strip(),
-            "; ".join((row.reason, *row.warnings)),
+            "; ".join((row.reason, *row.warnings, *(f"caveat: {caveat}" for caveat in row.caveats))),
             row.would_change,
             row.kept_apart,
         )
@@ -69,7 +69,8 @@ def _decisions(view: ReportView) -> list[str]:
         "what would change it",
         "kept apart",
     )
-    return ["## Decisions", _table(headers, rows)]
+    caveats = ["Caveats of every decision, written down before the run:", _bullets(view.caveats)]
+    return ["## Decisions", _table(headers, rows), *(caveats if view.caveats else [])]
 
 
 def _stages(view: ReportView) -> list[str]:
@@ -128,8 +129,6 @@ def _run(view: ReportView) -> list[str]:
         "## Run",
         _table(("", ""), view.facts),
         _bullets(view.notes),
-        "## Caveats" if view.caveats else "",
-        _bullets(view.caveats),
         "## Reproduce",
         f"```\n{view.reproduce}\n```",
     ]

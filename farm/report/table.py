@@ -19,6 +19,7 @@ from farm.report.view import (
     missing_lines,
     reproduce_command,
     run_facts,
+    shared_caveats,
     tier_views,
     unfinished_views,
     unstable_lines,
@@ -66,6 +67,7 @@ def summary(evidence: Evidence, judgement: Judgement, *, width: int | None = WID
         _lines([f"run {evidence.run_id} ({facts['state']}){afterwards(judgement)}: {asked(evidence)}"], width),
         _lines(coverage, width),
         decision_table(evidence, judgement, width=width),
+        _lines([f"caveat of every decision: {line}" for line in shared_caveats(judgement.rows)], width),
         _lines([tier.line for tier in tier_views(evidence, judgement)], width),
         _lines([line for stage in stage_views(evidence, judgement) for line in stage.lines], width),
         _lines([f"waiver: {line}" for line in waiver_lines(judgement)], width),
@@ -79,7 +81,8 @@ def summary(evidence: Evidence, judgement: Judgement, *, width: int | None = WID
 def _cells(view: DecisionView) -> list[str]:
     figure = " ".join(filter(None, (view.figure_name, view.short_figure)))
     apart = (f"kept apart: {view.kept_apart}",) if view.kept_apart else ()
-    why = "; ".join((view.reason, *apart, *(f"warning: {warning}" for warning in view.warnings)))
+    caveats = (f"caveat: {caveat}" for caveat in view.caveats)
+    why = "; ".join((view.reason, *apart, *(f"warning: {warning}" for warning in view.warnings), *caveats))
     cells = [view.subject, view.backend, view.tiers, view.decision, view.decided_by or "-", figure, why]
     return [printable(cell) for cell in cells]
 

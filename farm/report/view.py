@@ -29,6 +29,7 @@ __all__ = [
     "report_view",
     "reproduce_command",
     "run_facts",
+    "shared_caveats",
     "tier_views",
     "unfinished_views",
     "unstable_lines",
@@ -69,6 +70,8 @@ class DecisionView:
     would_change: str
     kept_apart: str
     warnings: tuple[str, ...]
+    caveats: tuple[str, ...]
+    """Of this decision and not of every one."""
     cell_id: str
     anchor: str
 
@@ -113,6 +116,7 @@ class ReportView:
     """"A/A: 0 of 2 cells accused falsely (0 of 37 on record beyond 3 %)"; "" where none was planned."""
     unstable: tuple[str, ...]
     caveats: tuple[str, ...]
+    """Of every decision."""
     notes: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
     locks: tuple[LockView, ...]
@@ -137,7 +141,7 @@ def report_view(evidence: Evidence, judgement: Judgement) -> ReportView:
         alarms=judgement.alarms,
         false_alarms=false_alarm_line(evidence, judgement),
         unstable=unstable_lines(judgement),
-        caveats=evidence.plan.caveats,
+        caveats=shared_caveats(judgement.rows),
         notes=resolution_notes(evidence),
         facts=run_facts(evidence, judgement),
         locks=lock_views(evidence.plan),
@@ -236,6 +240,8 @@ def decision_words(decision: Decision, would: Decision | None) -> str:
 
 def decision_views(rows: Iterable[DecisionRow]) -> tuple[DecisionView, ...]:
     """Return the rows, one workload's together; tiers that decide alike for the same reason share a row."""
+    rows = tuple(rows)
+    everywhere = shared_caveats(rows)
     subjects: dict[tuple[str, ...], dict[tuple[object, ...], list[DecisionRow]]] = {}
     for row in rows:
         subject = (row.question, row.workload, row.path, row.backend)
@@ -251,10 +257,15 @@ def decision_views(rows: Iterable[DecisionRow]) -> tuple[DecisionView, ...]:
             tuple(one.waiver for one in row.waived),
         )
         subjects.setdefault(subject, {}).setdefault(alike, []).append(row)
-    return tuple(_decision_view(group) for groups in subjects.values() for group in groups.values())
+    return tuple(_decision_view(group, everywhere) for groups in subjects.values() for group in groups.values())
 
 
-def _decision_view(group: Sequence[DecisionRow]) -> DecisionView:
+def shared_caveats(rows: Sequence[DecisionRow]) -> tuple[str, ...]:
+    """Return the caveats of every row, which are said once beside them all."""
+    return tuple(caveat for caveat in (rows[0].caveats if rows else ()) if all(caveat in row.caveats for row in rows))
+
+
+def _decision_view(group: Sequence[DecisionRow], everywhere: Sequence[str]) -> DecisionView:
     row = group[0]
     limits = [(other.figure.limit if other.figure else None, other.tier) for other in group]
     warnings = dict.fromkeys(warning for other in group for warning in other.warnings)
@@ -273,6 +284,7 @@ def _decision_view(group: Sequence[DecisionRow]) -> DecisionView:
         would_change=_by_tier({other.tier: other.would_change for other in group}),
         kept_apart=row.kept_apart,
         warnings=tuple(warnings),
+        caveats=tuple(caveat for caveat in row.caveats if caveat not in everywhere),
         cell_id=row.cell_id or "",
         anchor=cell_anchor(row.cell_id) if row.cell_id else _where_untested(row),
     )

@@ -406,6 +406,12 @@ def test_kernels_that_nobody_owns_are_maintained_by_nobody(write: Write) -> None
     assert words in refusal(write((FLEX, f"{FLEX}\nmaintains = true")))
 
 
+def test_caveats_of_a_workload_are_read_and_hashed(write: Write) -> None:
+    told = load_matrix(write((FLEX, f'{FLEX}\ncaveats = ["masks are synthetic"]')))
+    assert [w.caveats for w in told.workloads if w.spec.name == "flex_attention"] == [("masks are synthetic",)]
+    assert told.digest != load_matrix().digest
+
+
 # -- waivers -------------------------------------------------------------------------------------------------------
 
 WAIVER = """

@@ -377,6 +377,37 @@ def test_every_format_says_what_is_kept_apart_and_what_would_change_a_tier() -> 
     assert "; kept apart: workload slow; what would change it: latency of" in summary(found, judged, width=None)
 
 
+def test_caveats_written_before_the_run_stand_beside_every_decision() -> None:
+    masked = made.cell("masked", features=("new",), caveats=("masks are synthetic",))
+    found = made.run_of(
+        masked,
+        made.cell("plain"),
+        tiers=(made.tier(backends=("cpu", "cuda")),),
+        unserved_backends={"cuda": "no worker"},
+        caveats=("hardware: as measured",),
+    )
+    judged = judge(found)
+    said = {(row.workload, row.path): row.caveats for row in judged.rows}
+    everywhere = ("hardware: as measured",)
+    assert said == {
+        ("masked", ""): ("masks are synthetic", *everywhere),
+        ("masked", "new"): ("masks are synthetic", *everywhere),
+        ("plain", ""): everywhere,
+        ("(all)", ""): everywhere,
+    }
+    table = summary(found, judged, width=None)
+    (row,) = [line for line in table.splitlines() if line.startswith("masked  ")]
+    assert row.endswith("; caveat: masks are synthetic")
+    assert table.count("caveat of every decision: hardware: as measured") == 1
+    assert table.count("masks are synthetic") == 2
+    text = to_markdown(found, judged).split("## Decisions")[1].split("## Cell")[0]
+    assert "caveat: masks are synthetic |" in text
+    assert "written down before the run:\n\n- hardware: as measured" in text
+    page = to_html(found, judged).split('<h2 id="decisions">')[1].split("</section>")[0]
+    assert page.count("Caveat: masks are synthetic") == 2
+    assert page.count("<li>hardware: as measured</li>") == 1
+
+
 def test_the_table_fits_the_width_that_is_asked_for(evidence: Evidence, judgement: Judgement) -> None:
     table = decision_table(evidence, judgement, width=120)
     assert max(map(len, table.splitlines())) <= 120
