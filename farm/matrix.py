@@ -97,6 +97,7 @@ class _Tier(_Checked):
     determinism: Literal["bitwise", "no worse", "off"] = "bitwise"
     compile_ratio: Positive
     graph_breaks: Annotated[int, Field(ge=0)]
+    drift_ratio: Annotated[float, Field(gt=1)] | None = None
     rollback_s: Positive
     state_required: tuple[StateKind, ...] = ()
     feature_gain: Positive

@@ -44,6 +44,7 @@ LIMITS = (
     "peak_memory_ratio",
     "peak_memory_bytes",
     "compile_ratio",
+    "drift_ratio",
     "rollback_s",
     "feature_gain",
     "feature_memory_gain",

@@ -183,6 +183,9 @@ class Tier(Model):
     compile_ratio: float
     graph_breaks: int
     """Greatest number of graph breaks more than the baseline has."""
+    drift_ratio: float | None = None
+    """Greatest drift of the control arm over a cell, either way, 1.05 is 5 %: beyond it no time is judged; None: not
+    asked beside what makes a cell invalid for everybody."""
     rollback_s: float
     """Longest rehearsal of the way back, seconds."""
     state_required: tuple[StateKind, ...] = ()
