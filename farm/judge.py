@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from farm.aa import aa_alarms, count_false_alarms, unstable_cells
 from farm.accusations import withhold
+from farm.attribution import Moved, asymmetric, attribute, suspects
+from farm.comparable import broken_control, is_valid, measured_apart
+from farm.coverage import coverage_of
 from farm.decision import PRECEDENCE, UNPLANNED, RowKey, decide_row, worst
+from farm.elsewhere import confirmed
 from farm.gates import GateQuestion, judge_gate
-from farm.gates.timing import implausible
 from farm.model import (
     Backend,
     Cell,
     CellResult,
     CellVerdicts,
-    Coverage,
     Decision,
     DecisionRow,
     Evidence,
     Gate,
     Judgement,
-    Outcome,
     Plan,
     Question,
     Side,
@@ -38,17 +38,6 @@ from farm.waivers import Waivers, waiver_uses, waivers_of
 
 __all__ = ["falls_short", "judge"]
 
-#: By a sign test over the cells that changed: of eight, all the same way.
-ALARM_CHANCE = 1 / 128
-#: Where a cell is counted: each in one place, and the head of a report says those that are not empty in this order.
-COMPARABLE, MISSING = "comparable", "missing on "
-COVERED = (
-    COMPARABLE,
-    *(f"{MISSING}{who}" for who in ("the candidate", "the baseline", "both")),
-    "invalid",
-    "skipped",
-    "not run",
-)
 #: The word for all workloads, in a row about a backend that nothing ran on.
 ALL_WORKLOADS = "(all)"
 
@@ -66,18 +55,29 @@ def judge(evidence: Evidence) -> Judgement:
                 judged = _cell_verdicts(evidence, results, cell, tier, known[cell.id])
                 (controls if cell.kind == "aa" else verdicts).extend(judged)
     verdicts = withhold(verdicts, results, {cell.id for cell in plan.cells if cell.measuring.confirming})
+    elsewhere = _elsewhere(evidence)
+    verdicts = confirmed(
+        verdicts, elsewhere, {cell.id: cell for cell in plan.cells}, {tier.name: tier for tier in plan.tiers}
+    )
     false_alarms = count_false_alarms(plan, results, [*verdicts, *controls])
     # What is measured again in service is no further evidence for what was seen before.
     groups = dict.fromkeys(cell.stage if cell.in_service else "" for cell in plan.cells)
+    moved = {cell.id: one for cell in plan.cells if (one := _moved(cell, results.get(cell.id))) is not None}
     asymmetry = {
-        group: _asymmetry([cell for cell in plan.cells if (cell.stage if cell.in_service else "") == group], results)
+        group: asymmetric(
+            moved[cell.id]
+            for cell in plan.cells
+            if cell.id in moved and (cell.stage if cell.in_service else "") == group
+        )
         for group in groups
     }
+    witnesses = [one for cell in plan.cells if (one := _moved(cell, elsewhere.get(cell.id))) is not None]
+    machines = suspects([*moved.values(), *witnesses])
     # A machine that accuses a release of being itself may accuse another one as well.
     accused = false_alarms is not None and false_alarms.failed > 0
 
     def rows_of(some: Sequence[CellVerdicts], tier: Tier) -> list[DecisionRow]:
-        return _rows(some, tier, plan, alarmed=accused or bool(asymmetry.get(tier.stage)))
+        return _rows(some, tier, plan, alarmed=accused or bool(machines) or bool(asymmetry.get(tier.stage)))
 
     rows: list[DecisionRow] = []
     tiers: list[TierDecision] = []
@@ -93,7 +93,7 @@ def judge(evidence: Evidence) -> Judgement:
         run_id=evidence.run_id,
         plan_digest=plan.plan_digest,
         matrix_digest=plan.matrix_digest,
-        coverage=_coverage(evidence, results),
+        coverage=coverage_of(evidence, results),
         cells=(*verdicts, *controls),
         rows=tuple(rows),
         tiers=tuple(tiers),
@@ -101,8 +101,10 @@ def judge(evidence: Evidence) -> Judgement:
         waivers=waiver_uses(plan, rows),
         alarms=(
             *dict.fromkeys(line for lines in asymmetry.values() for line in lines),
+            *machines,
             *aa_alarms(plan, results, [*verdicts, *controls]),
         ),
+        attributed=tuple(attribute([*moved.values(), *witnesses])),
         false_alarms=false_alarms,
         unstable=unstable_cells(
             plan, results, {cell.id: [tier for tier in plan.tiers if concerns(tier, cell)] for cell in plan.cells}
@@ -135,6 +137,26 @@ def _counted(evidence: Evidence) -> dict[str, CellResult]:
     return found
 
 
+def _elsewhere(evidence: Evidence) -> dict[str, CellResult]:
+    """Return the answers of other machines, by cell: this run's own, the first of each cell."""
+    found: dict[str, CellResult] = {}
+    for result in evidence.elsewhere:
+        if result.run_id == evidence.run_id:
+            found.setdefault(result.cell_id, result)
+    return found
+
+
+def _moved(cell: Cell, result: CellResult | None) -> Moved | None:
+    """Return what the median of a measured cell did; None where nothing valid bounds it."""
+    if result is None or cell.kind != "measure" or not is_valid(result):
+        return None
+    restarts = counted(result.restarts)
+    interval = ratio_interval(restarts, Side.CANDIDATE, Side.BASELINE, "p50", cell.measuring.alpha)
+    if interval is None or not interval.bounded or not math.isfinite(interval.high):
+        return None
+    return Moved.of(cell, result, interval)
+
+
 def _cell_verdicts(
     evidence: Evidence,
     results: Mapping[str, CellResult],
@@ -154,8 +176,8 @@ def _cell_verdicts(
     if cell.kind == "aa":
         # It is asked for false accusations, and for nothing that a decision could rest on.
         gates = list(cell.gates)
-    broken = cell.broken_control if cell.kind == "aa" else _broken(evidence.plan, cell)
-    elsewhere = _elsewhere(evidence, cell, results.get(cell.id))
+    broken = cell.broken_control if cell.kind == "aa" else broken_control(evidence.plan, cell)
+    elsewhere = measured_apart(evidence, cell, results.get(cell.id))
     found = []
     for question, arm, reference in _pairs(cell):
         asked = GateQuestion(
@@ -188,39 +210,6 @@ def _cell_verdicts(
             )
         )
     return found
-
-
-def _one_wheel(plan: Plan, cell: Cell) -> str | None:
-    """Return the reason where a cell's arms are one wheel on some machine, though the run is not A/A as a whole."""
-    arms = {arm.name: arm.environments for arm in cell.arms}
-    old, new = arms.get(Side.BASELINE, {}), arms.get(Side.CANDIDATE, {})
-    for target in old.keys() & new.keys() if not plan.aa else ():
-        pair = [plan.environments.get(keys[target]) for keys in (old, new)]
-        # Evidence that was written by hand may know no hash, and nothing is alike in what is not known.
-        wheels = {(environment.release.sha256 or None) if environment else None for environment in pair}
-        if old[target] == new[target] or (len(wheels) == 1 and None not in wheels):
-            return f"both arms are one wheel on {target}"
-    return None
-
-
-def _two_variants(plan: Plan, cell: Cell) -> str | None:
-    """Return the reason where a cell's arms are builds for different hardware on some machine (CASES.md V11)."""
-    keys = [arm.environments for arm in cell.arms]
-    for target in sorted({target for found in keys for target in found}):
-        found = [plan.environments[found[target]] for found in keys if found.get(target) in plan.environments]
-        variants = sorted({environment.release.variant for environment in found} - {"", "unknown"})
-        if len(variants) > 1:
-            return f"build variants differ: {' and '.join(variants)}"
-    return None
-
-
-def _elsewhere(evidence: Evidence, cell: Cell, result: CellResult | None) -> str:
-    """Return why a cell whose arms were answered for by different machines is no comparison (CASES.md M2)."""
-    answers = [found for found in evidence.results if (found.run_id, found.cell_id) == (evidence.run_id, cell.id)]
-    if result is None or all(arm.name in result.arms for arm in cell.arms) or len(answers) < 2:
-        return ""
-    where = [f"{', '.join(found.arms)} on {found.host.cpu} ({found.host.name})" for found in answers]
-    return f"not comparable: arms were measured apart, {' and '.join(where)}"
 
 
 def _pairs(cell: Cell) -> list[tuple[Question, str, str]]:
@@ -376,80 +365,3 @@ def _tier_decision(tier: Tier, rows: Sequence[DecisionRow], untested: Sequence[D
 
 def _where(row: DecisionRow) -> str:
     return row.backend if row.workload == ALL_WORKLOADS else f"{row.workload} on {row.backend}"
-
-
-def _coverage(evidence: Evidence, results: Mapping[str, CellResult]) -> Coverage:
-    cells = [cell for cell in evidence.plan.cells if cell.kind == "measure"]
-    found = Counter(_covered(evidence, cell, results.get(cell.id)) for cell in cells)
-    counts = Counter({words: sum(n for (said, _), n in found.items() if said == words) for words in COVERED})
-    outcomes: dict[str, dict[str, int]] = {}
-    for (words, outcome), count in sorted(found.items()):
-        if outcome:
-            outcomes.setdefault(words.removeprefix(MISSING).removeprefix("the "), {})[outcome] = count
-    told = [f"{counts[words]} {words}" for words in COVERED if counts[words] and words != COMPARABLE]
-    return Coverage(
-        head=", ".join([f"{counts[COMPARABLE]} of {len(cells)} {COMPARABLE}", *told]),
-        cells=len(cells),
-        comparable=counts[COMPARABLE],
-        missing_on_candidate=counts[f"{MISSING}the candidate"],
-        missing_on_baseline=counts[f"{MISSING}the baseline"],
-        missing_on_both=counts[f"{MISSING}both"],
-        invalid=counts["invalid"],
-        skipped=counts["skipped"],
-        not_run=counts["not run"],
-        outcomes=outcomes,
-        untested_backends=dict(evidence.plan.unserved_backends),
-    )
-
-
-def _covered(evidence: Evidence, cell: Cell, result: CellResult | None) -> tuple[str, str]:
-    """Return where a cell is counted, one of `COVERED`, and of a missing arm how it ended.
-
-    Validity comes first: an arm that did not answer on a machine that was asleep says nothing of its release.
-    """
-    if result is None:
-        return evidence.without_result(cell.id)[0], ""
-    if _elsewhere(evidence, cell, result) or _broken(evidence.plan, cell) or not _valid(result):
-        return "invalid", ""
-    ended = [str(arm.outcome) if (arm := result.arms.get(side)) else "not answered" for side in Side]
-    missing = [outcome != Outcome.OK for outcome in ended]
-    if not any(missing):
-        return COMPARABLE, ""
-    if all(missing):
-        return f"{MISSING}both", ended[list(Side).index(Side.CANDIDATE)]
-    side = list(Side)[missing.index(True)]
-    return f"{MISSING}the {side}", ended[list(Side).index(side)]
-
-
-def _broken(plan: Plan, cell: Cell) -> str | None:
-    """Return what breaks the control of a cell whose arms are to be compared; None where it is whole."""
-    return cell.broken_control or _one_wheel(plan, cell) or _two_variants(plan, cell)
-
-
-def _valid(result: CellResult) -> bool:
-    sides = (Side.CANDIDATE, Side.BASELINE)
-    against = any(side in result.validity.arms for side in sides)
-    return result.validity.valid and not against and not implausible(counted(result.restarts), sides)
-
-
-def _asymmetry(cells: Iterable[Cell], results: Mapping[str, CellResult]) -> list[str]:
-    """Return the asymmetry alarm: many cells changed and all the same way points at the set-up, not the release."""
-    slower = faster = 0
-    for cell in cells:
-        result = results.get(cell.id)
-        if result is None or cell.kind != "measure" or not _valid(result):
-            continue
-        restarts = counted(result.restarts)
-        interval = ratio_interval(restarts, Side.CANDIDATE, Side.BASELINE, "p50", cell.measuring.alpha)
-        if interval is not None and interval.bounded and math.isfinite(interval.high):
-            slower += interval.low > 1.0
-            faster += interval.high < 1.0
-    many, few = max(slower, faster), min(slower, faster)
-    by_chance = 2 * sum(math.comb(many + few, k) for k in range(few + 1)) / 2 ** (many + few)
-    if by_chance > ALARM_CHANCE:
-        return []
-    way = "slower" if slower > faster else "faster"
-    return [
-        f"asymmetry: {many} cells are {way} and {few or 'none'} the other way; run A/A before you believe it, "
-        "no rollback is decided from it"
-    ]

@@ -486,7 +486,7 @@ def _check_stages(checked: _File, workloads: Sequence[str], where: str) -> None:
     tiers = {tier.name for tier in checked.tier}
     for stage in checked.stage:
         here = f"{where}, stage[{stage.name}]"
-        if stage.name in (*workloads, "aa", "rollback"):
+        if stage.name in (*workloads, "aa", "rollback", "elsewhere"):
             # Cells are named by either.
             raise UsageError(f"{here}: '{stage.name}' names something else already; give the stage a name of its own")
         for name in stage.in_service:

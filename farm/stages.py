@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from farm.elsewhere import original_id
 from farm.model import Cell, Evidence, Gate, Judgement, Plan, Side, Stage, Standing, Tier
 
 __all__ = [
@@ -135,7 +136,7 @@ class Window:
     numbers: Mapping[str, int]
 
     def number(self, cell_id: str) -> int:
-        return self.numbers.get(cell_id, 0)
+        return self.numbers.get(original_id(cell_id), 0)
 
     def goes_on(self, open_cells: Iterable[str]) -> int | None:
         """Return the number of the stage that goes on, given the cells that are not over; None where all are."""
@@ -183,8 +184,9 @@ def evidence_before(evidence: Evidence, number: int) -> Evidence:
     """Return ``evidence`` with nothing in it of the stage ``number`` and later: what was known when that one began."""
     window = window_of(evidence.plan)
     kept = [result for result in evidence.results if window.number(result.cell_id) < number]
+    elsewhere = [result for result in evidence.elsewhere if window.number(result.cell_id) < number]
     later = tuple(cell.id for cell in evidence.plan.cells if window.number(cell.id) >= number)
-    return evidence.model_copy(update={"results": tuple(kept), "still_open": later})
+    return evidence.model_copy(update={"results": tuple(kept), "elsewhere": tuple(elsewhere), "still_open": later})
 
 
 def skipped(plan: Plan, judgement: Judgement, number: int) -> dict[str, str]:

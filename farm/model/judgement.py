@@ -204,6 +204,8 @@ class Judgement(Model):
     waivers: tuple[WaiverUse, ...] = ()
     """Every waiver of the plan, needed or not."""
     alarms: tuple[str, ...] = ()
+    attributed: tuple[str, ...] = ()
+    """Of cases that several machines measured and that moved: whether it is torch or the machine, in words."""
     false_alarms: FalseAlarms | None = None
     """None where no A/A cell was planned."""
     unstable: dict[str, str] = Field(default_factory=dict)

@@ -56,6 +56,8 @@ class Evidence(Model):
     results: tuple[CellResult, ...]
     extras: tuple[CellResult, ...] = ()
     """Results that arrived after their cell was decided: kept, never counted."""
+    elsewhere: tuple[CellResult, ...] = ()
+    """Answers of another machine of the same class to cells that failed, by the planned cell's id: kept beside."""
     unfinished: dict[str, str] = Field(default_factory=dict)
     """Cells without a result, with the reason."""
     still_open: tuple[str, ...] = ()

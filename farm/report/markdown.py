@@ -39,6 +39,7 @@ def _head(view: ReportView) -> list[str]:
         _bullets(f"unstable: {line}" for line in view.unstable),
         _bullets(f"waiver: {line}" for line in view.waivers),
         _bullets(f"**alarm**: {alarm}" for alarm in view.alarms),
+        _bullets(f"attributed: {line}" for line in view.attributed),
         _table(("tier", "decision", "why", "what would change it", "kept apart"), tiers),
     ]
 

@@ -72,6 +72,7 @@ def summary(evidence: Evidence, judgement: Judgement, *, width: int | None = WID
         _lines([line for stage in stage_views(evidence, judgement) for line in stage.lines], width),
         _lines([f"waiver: {line}" for line in waiver_lines(judgement)], width),
         _lines([f"alarm: {alarm}" for alarm in judgement.alarms], width),
+        _lines([f"attributed: {line}" for line in judgement.attributed], width),
         # A command is to be copied: it is never broken.
         f"reproduce: {reproduce_command(evidence)}\nplan {judgement.plan_digest[:16]}",
     ]

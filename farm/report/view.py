@@ -112,6 +112,8 @@ class ReportView:
     stages: tuple[StageView, ...]
     waivers: tuple[str, ...]
     alarms: tuple[str, ...]
+    attributed: tuple[str, ...]
+    """Whose change it is, of cases that several machines measured."""
     false_alarms: str
     """"A/A: 0 of 2 cells accused falsely (0 of 37 on record beyond 3 %)"; "" where none was planned."""
     unstable: tuple[str, ...]
@@ -139,6 +141,7 @@ def report_view(evidence: Evidence, judgement: Judgement) -> ReportView:
         stages=stage_views(evidence, judgement),
         waivers=waiver_lines(judgement),
         alarms=judgement.alarms,
+        attributed=judgement.attributed,
         false_alarms=false_alarm_line(evidence, judgement),
         unstable=unstable_lines(judgement),
         caveats=shared_caveats(judgement.rows),
