@@ -153,6 +153,7 @@ def make_plan(
         workloads=planned_workloads(matrix),
         caveats=matrix.caveats,
         waivers=matrix.waivers,
+        claims=matrix.claims,
         cells=tuple(cells),
         sources={w.spec.name: w.spec.source for w in matrix.workloads if w.own},
         seed=matrix.seed,

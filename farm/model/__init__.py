@@ -8,6 +8,9 @@ Nothing in this package decides or measures.
 from farm.model.host import Calibration, Host, HostCheck
 from farm.model.judgement import (
     CellVerdicts,
+    ClaimAnswer,
+    ClaimResult,
+    ClaimSighting,
     Coverage,
     DecisionRow,
     FalseAlarms,
@@ -26,6 +29,7 @@ from farm.model.plan import (
     Arm,
     Cell,
     CellOrder,
+    Claim,
     Control,
     Environment,
     EnvironmentRefused,
@@ -97,6 +101,10 @@ __all__ = [
     "CellOrder",
     "CellResult",
     "CellVerdicts",
+    "Claim",
+    "ClaimAnswer",
+    "ClaimResult",
+    "ClaimSighting",
     "Comparison",
     "CompileExport",
     "Control",

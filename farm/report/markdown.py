@@ -18,7 +18,7 @@ __all__ = ["to_markdown"]
 def to_markdown(evidence: Evidence, judgement: Judgement) -> str:
     """Return the whole report but its pictures, log tails and locks, which the page has."""
     view = report_view(evidence, judgement)
-    parts = [*_head(view), *_decisions(view), *_stages(view)]
+    parts = [*_head(view), *_decisions(view), *_claims(view), *_stages(view)]
     for cell in view.cells:
         parts += _cell(evidence, cell)
     parts += _run(view)
@@ -72,6 +72,12 @@ def _decisions(view: ReportView) -> list[str]:
     )
     caveats = ["Caveats of every decision, written down before the run:", _bullets(view.caveats)]
     return ["## Decisions", _table(headers, rows), *(caveats if view.caveats else [])]
+
+
+def _claims(view: ReportView) -> list[str]:
+    if not view.claims:
+        return []
+    return ["## What the release says of itself", _table(("claim", "source", "here", "why"), view.claims)]
 
 
 def _stages(view: ReportView) -> list[str]:

@@ -14,6 +14,7 @@ from farm.report.view import (
     afterwards,
     asked,
     backend_views,
+    claim_lines,
     decision_views,
     false_alarm_line,
     missing_lines,
@@ -71,6 +72,7 @@ def summary(evidence: Evidence, judgement: Judgement, *, width: int | None = WID
         _lines([tier.line for tier in tier_views(evidence, judgement)], width),
         _lines([line for stage in stage_views(evidence, judgement) for line in stage.lines], width),
         _lines([f"waiver: {line}" for line in waiver_lines(judgement)], width),
+        _lines([f"claim {line}" for line in claim_lines(judgement)], width),
         _lines([f"alarm: {alarm}" for alarm in judgement.alarms], width),
         _lines([f"attributed: {line}" for line in judgement.attributed], width),
         # A command is to be copied: it is never broken.

@@ -22,6 +22,8 @@ __all__ = [
     "afterwards",
     "asked",
     "backend_views",
+    "claim_lines",
+    "claim_rows",
     "decision_views",
     "decision_words",
     "false_alarm_line",
@@ -111,6 +113,8 @@ class ReportView:
     tiers: tuple[TierView, ...]
     stages: tuple[StageView, ...]
     waivers: tuple[str, ...]
+    claims: tuple[tuple[str, str, str, str], ...]
+    """(sentence, its source, result, reason) of what the release says of itself."""
     alarms: tuple[str, ...]
     attributed: tuple[str, ...]
     """Whose change it is, of cases that several machines measured."""
@@ -140,6 +144,7 @@ def report_view(evidence: Evidence, judgement: Judgement) -> ReportView:
         tiers=tier_views(evidence, judgement),
         stages=stage_views(evidence, judgement),
         waivers=waiver_lines(judgement),
+        claims=tuple(claim_rows(judgement)),
         alarms=judgement.alarms,
         attributed=judgement.attributed,
         false_alarms=false_alarm_line(evidence, judgement),
@@ -206,6 +211,18 @@ def false_alarm_line(evidence: Evidence, judgement: Judgement) -> str:
 def unstable_lines(judgement: Judgement) -> tuple[str, ...]:
     """Return a line for every cell whose own noise is wider than a limit that judges it."""
     return tuple(f"{cell}: {history}" for cell, history in judgement.unstable.items())
+
+
+def claim_rows(judgement: Judgement) -> list[tuple[str, str, str, str]]:
+    """Return every claim as (sentence, source, result, reason)."""
+    return [(one.claim.sentence, one.claim.source, one.result, one.reason) for one in judgement.claims]
+
+
+def claim_lines(judgement: Judgement) -> list[str]:
+    """Return the claims that something was seen of, a line each, and how many nothing was."""
+    told = [f"{one.result}: {one.claim.sentence}: {one.reason}" for one in judgement.claims if one.result != "untested"]
+    count = len(judgement.claims) - len(told)
+    return [*told, f"untested: {plural(count, 'claim')} of the release (farm report has them all)"] if count else told
 
 
 def waiver_lines(judgement: Judgement) -> tuple[str, ...]:
