@@ -12,6 +12,7 @@ from cli.asking import Asked, plan_for, release_options, understand
 from cli.evidence import keep_evidence, keep_judgement
 from cli.fleet import wait_for_hosts
 from cli.following import follow
+from cli.isolate import isolate_failing
 from farm.broker.client import FarmClient
 from farm.errors import (
     EXIT_COMPLETE,
@@ -21,10 +22,11 @@ from farm.errors import (
     FarmError,
     Incomplete,
     InfrastructureFailed,
+    UsageError,
 )
 from farm.judge import falls_short, judge
 from farm.local import LocalFarm
-from farm.model import Backend, Decision, Evidence, Host, Judgement, Plan, RunState
+from farm.model import Backend, Decision, Evidence, Host, Isolation, Judgement, Plan, RunState
 from farm.report.html import to_html
 from farm.report.table import summary
 
@@ -47,6 +49,12 @@ WIND_DOWN_S = 15.0
     help="Exit with 1 where a requested decision falls short of this.",
 )
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="MINUTES", help="Give up after this.")
+@click.option(
+    "--isolate",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MINUTES",
+    help="Then isolate failing cells on this machine, as many as fit into this time (farm isolate).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the judgement as JSON.")
 @click.pass_context
 def command(
@@ -58,6 +66,7 @@ def command(
     matrix_path: Path | None,
     require: str | None,
     timeout: float | None,
+    isolate: float | None,
     as_json: bool,
 ) -> None:
     """Measure a candidate release beside a baseline and decide: adopt, isolate, defer or rollback.
@@ -66,16 +75,22 @@ def command(
     end with this command.
     """
     asked = understand(candidate, baseline, suite, backends, matrix_path)
+    if isolate is not None and asked.settings.url is not None:
+        raise UsageError("--isolate measures on this machine, and FARM_URL names a fleet; later: farm isolate RUN")
     if asked.settings.url is None:
         evidence = _on_this_machine(asked, timeout)
     else:
         evidence = _on_the_fleet(asked, asked.settings.url, timeout)
     judgement = judge(evidence)
     page = publish(asked, evidence, judgement)
+    isolations: list[Isolation] = []
+    if isolate is not None:
+        isolations = isolate_failing(evidence, judgement, asked.home, isolate * 60)
+        page.write_text(to_html(evidence, judgement, isolations), encoding="utf-8")
     if as_json:
         click.echo(judgement.model_dump_json(indent=2))
     else:
-        click.echo(summary(evidence, judgement))
+        click.echo(summary(evidence, judgement, isolations))
         click.echo(f"page: {page}")
     ctx.exit(exit_code(evidence, judgement, Decision(require) if require else None))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,8 @@ __all__ = [
     "BuiltEnvironment",
     "build",
     "differences",
+    "discard",
+    "git_revision",
     "installed_packages",
     "make_venv",
     "mismatches",
@@ -79,6 +82,25 @@ def build(environment: Environment, home: Home) -> BuiltEnvironment:
             return _make(environment, root)
     except OSError as error:
         raise EnvironmentFailed(f"environment of torch {environment.release.version}: {error}") from error
+
+
+def discard(environment: Environment, home: Home) -> None:
+    """Remove the environment of ``environment``'s lock and all that was compiled with it."""
+    root = home.environments / environment.key
+    if root.parent.is_dir():
+        with _locked(root.with_suffix(".lock")):
+            shutil.rmtree(root, ignore_errors=True)
+    shutil.rmtree(home.caches / environment.key, ignore_errors=True)
+
+
+def git_revision(built: BuiltEnvironment) -> str:
+    """Return the revision of its sources that the installed torch names; "" where it names none."""
+    file = site_packages(built.root) / "torch" / "version.py"
+    try:
+        found = re.search(r"^git_version\s*(?::[^=\n]+)?=\s*['\"]([^'\"]+)['\"]", file.read_text(), re.MULTILINE)
+    except OSError:
+        return ""
+    return found[1] if found else ""
 
 
 def differences(one: BuiltEnvironment, other: BuiltEnvironment) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -6,6 +6,7 @@ Nothing in this package decides or measures.
 """
 
 from farm.model.host import Calibration, Host, HostCheck
+from farm.model.isolation import Held, HeldAnswer, HeldVerdict, Isolation, IsolationRound, MovedPackage
 from farm.model.judgement import (
     CellVerdicts,
     Coverage,
@@ -104,14 +105,20 @@ __all__ = [
     "Figure",
     "Flip",
     "Gate",
+    "Held",
+    "HeldAnswer",
+    "HeldVerdict",
     "Host",
     "HostCheck",
+    "Isolation",
+    "IsolationRound",
     "Judgement",
     "KeptState",
     "LockedPackage",
     "Measuring",
     "Memory",
     "Model",
+    "MovedPackage",
     "Operator",
     "Outcome",
     "Output",

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from farm.budget import percent_apart
-from farm.model import Arm, ArmResult, Calibration, Cell, CellResult, Comparison, Evidence, Judgement, Rehearsal
+from farm.model import (
+    Arm,
+    ArmResult,
+    Calibration,
+    Cell,
+    CellResult,
+    Comparison,
+    Evidence,
+    Isolation,
+    Judgement,
+    Rehearsal,
+)
 from farm.power import noise_fence
 from farm.report.environments import EnvironmentView, environment_views
+from farm.report.isolations import isolation_lines
 from farm.report.pairs import PairView, pair_views
 from farm.report.text import anchor, fact, mebibytes, percent, plural, seconds
 from farm.report.traces import OperatorsView, operators_view, trace_words
@@ -72,6 +85,8 @@ class CellView:
     warnings: tuple[str, ...]
     caveats: tuple[str, ...]
     rehearsal: RehearsalView | None
+    isolations: tuple[str, ...]
+    """What holding packages at the baseline's version gave."""
 
 
 def cell_anchor(cell_id: str) -> str:
@@ -79,7 +94,7 @@ def cell_anchor(cell_id: str) -> str:
     return anchor("cell", cell_id)
 
 
-def cell_view(evidence: Evidence, judgement: Judgement, cell: Cell) -> CellView:
+def cell_view(evidence: Evidence, judgement: Judgement, cell: Cell, isolations: Sequence[Isolation] = ()) -> CellView:
     """Return everything known of ``cell``."""
     result = next((found for found in evidence.results if found.cell_id == cell.id), None)
     state, chip = _state(result, evidence.unfinished.get(cell.id, "not run"))
@@ -103,6 +118,7 @@ def cell_view(evidence: Evidence, judgement: Judgement, cell: Cell) -> CellView:
         warnings=_warnings(cell, result),
         caveats=cell.caveats,
         rehearsal=_rehearsal(result.rehearsal) if result and result.rehearsal else None,
+        isolations=isolation_lines(isolations, cell.id),
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 
 from tabulate import tabulate
 
-from farm.model import Evidence, Judgement
+from farm.model import Evidence, Isolation, Judgement
 from farm.report.text import printable
 from farm.report.view import (
     DecisionView,
@@ -51,8 +52,10 @@ def decision_table(evidence: Evidence, judgement: Judgement, *, width: int | Non
     return "\n".join(line.rstrip() for line in table.replace(FIRM, " ").splitlines())
 
 
-def summary(evidence: Evidence, judgement: Judgement, *, width: int | None = WIDTH) -> str:
-    """Return coverage, decision table, tiers, alarms, and how to reproduce it all."""
+def summary(
+    evidence: Evidence, judgement: Judgement, isolations: Sequence[Isolation] = (), *, width: int | None = WIDTH
+) -> str:
+    """Return coverage, decision table, tiers, alarms, what was isolated, and how to reproduce it all."""
     facts = dict(run_facts(evidence, judgement))
     coverage = [coverage_head(judgement.coverage)]
     untested = [f"{backend.backend} ({backend.reason})" for backend in backend_views(judgement.coverage)]
@@ -66,6 +69,14 @@ def summary(evidence: Evidence, judgement: Judgement, *, width: int | None = WID
         decision_table(evidence, judgement, width=width),
         _lines([tier.line for tier in tier_views(evidence, judgement)], width),
         _lines([f"alarm: {alarm}" for alarm in judgement.alarms], width),
+        _lines(
+            [
+                f"isolated: {found.cell_id}, {gate} for {found.tier}: {conclusion}"
+                for found in isolations
+                for gate, conclusion in found.conclusions.items()
+            ],
+            width,
+        ),
         # A command is to be copied: it is never broken.
         f"reproduce: {reproduce_command(evidence)}\nplan {judgement.plan_digest[:16]}",
     ]
