@@ -33,9 +33,7 @@ def release_options(command: Command) -> Command:
             ),
             click.option(
                 "--suite",
-                default="smoke",
-                show_default=True,
-                help="A suite of the matrix: smoke, standard, or your own.",
+                help="A suite of the matrix: smoke (the default), standard (the default of --stages), or your own.",
             ),
             click.option(
                 "--backend",
@@ -50,6 +48,7 @@ def release_options(command: Command) -> Command:
                 type=click.Path(path_type=Path),
                 help="A matrix of your own, TOML.",
             ),
+            click.option("--stages", is_flag=True, help="Take the matrix's window: one stage after the other."),
         )
     ):
         command = option(command)
@@ -67,12 +66,20 @@ class Asked:
 
 
 def understand(
-    candidate: str, baseline: str | None, suite: str, backends: Sequence[Backend], matrix_path: Path | None
+    candidate: str,
+    baseline: str | None,
+    suite: str | None,
+    backends: Sequence[Backend],
+    matrix_path: Path | None,
+    *,
+    stages: bool = False,
 ) -> Asked:
     """Return what was asked. Raises UsageError for what cannot be meant, before anything is started."""
     settings = load_settings()
     home = Home.default().prepare()
     matrix = load_matrix(matrix_path or settings.matrix)
+    # A window of weeks asks what a first look leaves out.
+    suite = suite or ("standard" if stages and "standard" in matrix.suites else "smoke")
     matrix.suite(suite)
     baseline = baseline or settings.baseline
     request = PlanRequest(
@@ -80,6 +87,7 @@ def understand(
         baseline=matrix.release(baseline) if baseline else None,
         suite=suite,
         backends=tuple(backends),
+        stages=stages,
     )
     parse_request(request.candidate)
     if request.baseline:

@@ -76,6 +76,9 @@ def find_evidence(home: Home, settings: Settings, run_id: str | None) -> Evidenc
     if settings.url is not None:
         client = FarmClient(settings.url)
         if client.state(run_id) is RunState.RUNNING:
+            # A run in stages shows what is over while the rest goes on; it is not kept, for there will be more.
+            if (so_far := client.evidence_so_far(run_id)) is not None:
+                return so_far
             raise UsageError(f"run '{run_id}' is still running; follow it: farm watch {run_id}")
         return client.evidence(run_id)
     if not home.database.is_file():

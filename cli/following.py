@@ -15,19 +15,20 @@ from rich.table import Table
 
 from farm.broker.client import CellState, FarmClient
 from farm.model import Progress, RunState
+from farm.stages import standing_words
 
 __all__ = ["Display", "display", "follow"]
 
 POLL_S = 0.5
 #: Without a terminal a line is written when something changes, and at least this often.
 QUIET_S = 15.0
-OVER = ("done", "failed")
+OVER = ("done", "failed", "left out")
 
 
 class Display(Protocol):
     """Shows where the cells of a run stand."""
 
-    def show(self, cells: Sequence[CellState], progress: Sequence[Progress]) -> None: ...
+    def show(self, cells: Sequence[CellState], progress: Sequence[Progress], standing: str = "") -> None: ...
 
 
 def follow(
@@ -41,8 +42,10 @@ def follow(
     with display(began) as shown:
         while True:
             check()
-            state = client.state(run_id)
-            shown.show(client.cells(run_id), client.progress(run_id))
+            row = client.run(run_id)
+            state = row.state if row else None
+            standing = standing_words(row.standing, row.created) if row and row.standing else ""
+            shown.show(client.cells(run_id), client.progress(run_id), standing)
             if state in (RunState.COMPLETE, RunState.INCOMPLETE):
                 return state
             if deadline_s is not None and time.monotonic() - began > deadline_s:
@@ -65,9 +68,10 @@ class _Screen:
     def __init__(self, began: float, live: Live) -> None:
         self.began, self.live = began, live
 
-    def show(self, cells: Sequence[CellState], progress: Sequence[Progress]) -> None:
+    def show(self, cells: Sequence[CellState], progress: Sequence[Progress], standing: str = "") -> None:
         now = {entry.cell_id: entry for entry in progress}
-        table = Table(title=_head(cells, now, self.began), title_justify="left")
+        title = "; ".join(filter(None, (standing, _head(cells, now, self.began))))
+        table = Table(title=title, title_justify="left")
         for column in ("cell", "state", "restart", "p50 ratio (interval)", "limit", "left"):
             named = column in ("cell", "state")
             table.add_column(column, justify="left" if named else "right", overflow="fold" if named else "ellipsis")
@@ -86,10 +90,14 @@ class _Lines:
         self.phases: dict[str, str] = {}
         self.over: set[str] = set()
         self.said = began
+        self.stage = ""
 
-    def show(self, cells: Sequence[CellState], progress: Sequence[Progress]) -> None:
+    def show(self, cells: Sequence[CellState], progress: Sequence[Progress], standing: str = "") -> None:
         now = {entry.cell_id: entry for entry in progress}
         quiet = time.monotonic() - self.said > QUIET_S
+        if standing.partition(":")[0] != self.stage:
+            self.stage = standing.partition(":")[0]
+            click.echo(standing, err=True)
         for cell in cells:
             if cell.state in OVER and cell.cell_id not in self.over:
                 self.over.add(cell.cell_id)

@@ -96,7 +96,7 @@ def isolate_cell(
 def isolate_failing(evidence: Evidence, judgement: Judgement, home: Home, left_s: float) -> list[Isolation]:
     """Isolate every failing cell whose measuring fits into what is left of ``left_s``; keep and return what was found.
 
-    What does not fit is said on stderr, with the command that does it later.
+    What does not fit is said on stderr, with the command that does it later; an interruption ends it.
     """
     deadline = time.monotonic() + left_s
     cells = {cell.id: cell for cell in evidence.plan.cells}
@@ -112,9 +112,11 @@ def isolate_failing(evidence: Evidence, judgement: Judgement, home: Home, left_s
             continue
         try:
             isolation = isolate_cell(evidence, cell, tier, gates, home, None)
+        except Incomplete as error:
+            # The run itself is complete, and its decisions are yet to be printed.
+            click.echo(f"farm: not isolated: {cell_id}: {error}; later: {later}", err=True)
+            break
         except FarmError as error:
-            if isinstance(error, Incomplete):
-                raise
             click.echo(f"farm: not isolated: {cell_id}: {error}; later: {later}", err=True)
             continue
         keep_isolation(home, isolation)

@@ -14,7 +14,8 @@ from farm.capability import queue_of
 from farm.local import end_orphaned_runs
 from farm.model import RunRow, RunState
 from farm.settings import Home, load_settings
-from farm.store import Store
+from farm.stages import standing_words, window_of
+from farm.store import OPEN, Store
 
 __all__ = ["command"]
 
@@ -29,11 +30,12 @@ def command(as_json: bool) -> None:
     home, settings = Home.default(), load_settings()
     if settings.url is None:
         end_orphaned_runs(home)
-        runs = Store.open(home).runs() if home.database.is_file() else []
+        runs = _stored(Store.open(home)) if home.database.is_file() else []
         if as_json:
             _print_json(runs)
         else:
             click.echo(_runs(runs))
+            _windows(runs)
         return
     client = FarmClient(settings.url)
     runs, workers = client.runs(), client.presences()
@@ -45,11 +47,31 @@ def command(as_json: bool) -> None:
         )
         return
     click.echo(_runs(runs))
+    _windows(runs)
     for run_id, words in waiting.items():
         click.echo(f"{run_id}: {words}")
     click.echo("\n" + _workers(workers))
     if lengths:
         click.echo("\n" + tabulate(lengths.items(), headers=["queue", "waiting on the server"]))
+
+
+def _stored(store: Store) -> list[RunRow]:
+    """Return the runs of a store; those that go on in another terminal with where they stand."""
+
+    def standing(run: RunRow) -> RunRow:
+        if run.state is not RunState.RUNNING:
+            return run
+        over = {cell.cell_id: cell.state not in OPEN for cell in store.cells(run.run_id)}
+        return run.model_copy(update={"standing": window_of(store.plan(run.run_id)).standing(over)})
+
+    return [standing(run) for run in store.runs()]
+
+
+def _windows(runs: Sequence[RunRow]) -> None:
+    """Say where the window of each run in stages stands that goes on."""
+    for run in runs:
+        if run.state is RunState.RUNNING and run.standing is not None:
+            click.echo(f"{run.run_id}: {standing_words(run.standing, run.created)}")
 
 
 def _print_json(runs: Sequence[RunRow], **more: object) -> None:

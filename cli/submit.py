@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -40,7 +41,8 @@ WIND_DOWN_S = 15.0
     "submit",
     epilog="\b\nExamples:\n  farm submit --candidate 2.13\n"
     "  farm submit --candidate 2.13.0 --baseline 2.12.1 --suite standard --backend cpu\n"
-    "  farm submit --candidate nightly --require adopt      in CI: exit code 1 where it falls short",
+    "  farm submit --candidate nightly --require adopt      in CI: exit code 1 where it falls short\n"
+    "  farm submit --candidate 2.13 --stages --detach       the whole window; then: farm watch RUN, farm report RUN",
 )
 @release_options
 @click.option(
@@ -55,28 +57,35 @@ WIND_DOWN_S = 15.0
     metavar="MINUTES",
     help="Then isolate failing cells on this machine, as many as fit into this time (farm isolate).",
 )
+@click.option("--detach", is_flag=True, help="Hand the run to the coordinator at FARM_URL, print its id and return.")
 @click.option("--json", "as_json", is_flag=True, help="Print the judgement as JSON.")
 @click.pass_context
 def command(
     ctx: click.Context,
     candidate: str,
     baseline: str | None,
-    suite: str,
+    suite: str | None,
     backends: tuple[Backend, ...],
     matrix_path: Path | None,
+    stages: bool,
     require: str | None,
     timeout: float | None,
     isolate: float | None,
+    detach: bool,
     as_json: bool,
 ) -> None:
     """Measure a candidate release beside a baseline and decide: adopt, isolate, defer or rollback.
 
     With FARM_URL set the cells go to that fleet; otherwise to a server, a worker and an aggregator that start and
-    end with this command.
+    end with this command. With --stages a fleet takes the matrix's window, one stage after the other: Ctrl-C, or a
+    terminal that is closed, leaves such a run to go on.
     """
-    asked = understand(candidate, baseline, suite, backends, matrix_path)
+    asked = understand(candidate, baseline, suite, backends, matrix_path, stages=stages)
     if isolate is not None and asked.settings.url is not None:
         raise UsageError("--isolate measures on this machine, and FARM_URL names a fleet; later: farm isolate RUN")
+    if detach:
+        _hand_over(asked, as_json, waits=require is not None or timeout is not None)
+        return
     if asked.settings.url is None:
         evidence = _on_this_machine(asked, timeout)
     else:
@@ -144,6 +153,26 @@ def _on_the_fleet(asked: Asked, url: str, timeout: float | None) -> Evidence:
     return _run(asked, client, _make_plan(asked, wait_for_hosts(client)), lambda: None, timeout)
 
 
+def _hand_over(asked: Asked, as_json: bool, *, waits: bool) -> None:
+    """Submit and say how to come back. Raises UsageError where there is nobody to hand the run to."""
+    if asked.settings.url is None:
+        raise UsageError("--detach needs a coordinator that goes on without this command: set FARM_URL, see farm up")
+    if waits:
+        raise UsageError("--detach returns before anything is decided; leave out --require and --timeout")
+    client = FarmClient(asked.settings.url)
+    plan = _make_plan(asked, wait_for_hosts(client))
+    run_id = client.submit(plan)
+    if as_json:
+        click.echo(json.dumps({"run_id": run_id, "plan_digest": plan.plan_digest}))
+        return
+    click.echo(run_id)
+    click.echo(f"{len(plan.cells)} cells, plan {plan.plan_digest[:16]}; {_coming_back(run_id)}", err=True)
+
+
+def _coming_back(run_id: str) -> str:
+    return f"follow it: farm watch {run_id}; what is over: farm report {run_id}; end it: farm watch {run_id} --cancel"
+
+
 def _make_plan(asked: Asked, hosts: Sequence[Host]) -> Plan:
     click.echo("resolving releases ...", err=True)
     plan = plan_for(asked, hosts)
@@ -171,6 +200,9 @@ def _run(asked: Asked, client: FarmClient, plan: Plan, check: Callable[[], None]
         waits = f"run {run_id} goes on when the coordinator is back: farm watch {run_id}"
         raise InfrastructureFailed(f"{error}; {waits}") from error
     except KeyboardInterrupt as interrupt:
+        if plan.stages and asked.settings.url is not None:
+            # Two weeks are longer than any terminal stays open.
+            raise Incomplete(f"run {run_id} goes on without this command; {_coming_back(run_id)}") from interrupt
         click.echo("\ncancelling; what was measured is kept ...", err=True)
         try:
             _cancel(client, run_id, "interrupted")

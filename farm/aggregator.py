@@ -26,7 +26,8 @@ from farm.envelope import EnvelopeRefused, load_key, pack, public_text, seal, un
 from farm.errors import EXIT_INFRASTRUCTURE, FarmError
 from farm.model import CellOrder, CellResult, Plan, RunState
 from farm.settings import Home
-from farm.store import CellRow, Store
+from farm.stages import Window, evidence_before, left_out, window_of
+from farm.store import LEFT_OUT, OPEN, CellRow, Store
 
 __all__ = ["Aggregator", "main", "result_digest"]
 
@@ -60,6 +61,9 @@ class Aggregator:
         self._celery: Celery | None = None
         self._queues: set[str] = set()
         self._plans: dict[str, Plan] = {}
+        self._windows: dict[str, Window] = {}
+        self._entered: dict[tuple[str, int], float] = {}
+        """When this process first saw a later stage go on."""
         self._served: dict[str, float] = {}
         self._began = time.time()
 
@@ -115,24 +119,58 @@ class Aggregator:
         cancelled = self._redis.get(keys.cancel(run_id))
         flight: dict[str, int] = {}
         for cell in cells:
-            if cancelled and cell.state in ("pending", "queued", "running"):
+            if cancelled and cell.state in OPEN:
                 self.store.move(cell, "failed", reason=cancelled.decode())
             elif cell.state in ("queued", "running"):
                 self._look_after(cell, workers)
                 flight[cell.capability] = flight.get(cell.capability, 0) + 1
         if not cancelled:
-            for cell in self.store.cells(run_id):
-                if cell.state == "pending":
-                    self._dispatch(cell, workers, flight)
+            for cell in self._due(run_id):
+                self._dispatch(cell, workers, flight)
         self._publish(run_id)
+
+    def _due(self, run_id: str) -> list[CellRow]:
+        """Return the pending cells of the stage that goes on; a later one begins when none of it is open."""
+        window = self._window(run_id)
+        at = window.goes_on(cell.cell_id for cell in self.store.cells(run_id) if cell.state in OPEN)
+        if at and (run_id, at) not in self._entered:
+            self._enter(run_id, at)
+        return [c for c in self.store.cells(run_id) if c.state == "pending" and window.number(c.cell_id) == at]
+
+    def _enter(self, run_id: str, number: int) -> None:
+        """Show what the stages before ``number`` decided, and leave out the cells that nobody needs after it.
+
+        A coordinator that is started again does it again, from the same results and with the same end.
+        """
+        from farm.judge import judge
+
+        evidence = self.store.evidence(run_id)
+        try:
+            needless = left_out(evidence.plan, judge(evidence_before(evidence, number)), number)
+        except Exception as error:
+            # One run that cannot be judged must not stop the others; to measure it all the same is the safe side.
+            _say(f"{run_id}: what came before stage {number + 1} cannot be judged, so it is measured: {error!r}")
+            needless = {}
+        for cell in self.store.cells(run_id):
+            if cell.state == "pending" and cell.cell_id in needless:
+                self.store.move(cell, LEFT_OUT, reason=needless[cell.cell_id])
+        name = evidence.plan.stages[number].name
+        _say(f"{run_id}: stage {number + 1}, {name}, begins; {len(needless)} of its cells are left out")
+        self._redis.set(keys.evidence(run_id), pack(self.store.evidence(run_id)), ex=KEEP_S)
+        self._entered[run_id, number] = time.time()
 
     def _dispatch(self, cell: CellRow, workers: list[Presence], flight: dict[str, int]) -> None:
         """Queue a cell where a live worker will take it soon; the rest waits here, where it can be counted."""
         queue = queue_of(cell.capability)
         consumers = sum(queue in worker.queues for worker in workers)
         if not consumers:
-            since = max(self._served.get(queue, 0.0), cell.since, self._began)
-            if time.time() - since > UNSERVED_S:
+            window = self._window(cell.run_id)
+            number = window.number(cell.cell_id)
+            entered = self._entered.get((cell.run_id, number), 0.0)
+            since = max(self._served.get(queue, 0.0), cell.since, self._began, entered)
+            # A window of weeks sees machines come and go: there the planned days are what a cell waits.
+            days = window.stages[number].days if window.stages else None
+            if time.time() - since > (days * 86400 if days else UNSERVED_S):
                 self.store.move(cell, "failed", reason=f"no worker for queue '{queue}'")
             return
         self._served[queue] = time.time()
@@ -218,14 +256,21 @@ class Aggregator:
     def _publish(self, run_id: str) -> None:
         """Close the run where nothing is open, and tell who follows it."""
         cells = self.store.cells(run_id)
-        if all(cell.state in ("done", "failed") for cell in cells):
+        if all(cell.state not in OPEN for cell in cells):
             failed = any(cell.state == "failed" for cell in cells)
             self.store.finish(run_id, RunState.INCOMPLETE if failed else RunState.COMPLETE)
             self._redis.set(keys.evidence(run_id), pack(self.store.evidence(run_id)), ex=KEEP_S)
         shown = json.dumps([[cell.cell_id, cell.state, cell.reason] for cell in cells])
         self._redis.set(keys.cells(run_id), shown, ex=KEEP_S)
+        standing = self._window(run_id).standing({cell.cell_id: cell.state not in OPEN for cell in cells})
         for row in self.store.runs(run_id):
-            self._redis.set(keys.run(run_id), row.model_dump_json(), ex=KEEP_S)
+            shown = row.model_copy(update={"standing": standing}).model_dump_json()
+            self._redis.set(keys.run(run_id), shown, ex=KEEP_S)
+
+    def _window(self, run_id: str) -> Window:
+        if run_id not in self._windows:
+            self._windows[run_id] = window_of(self.store.plan(run_id))
+        return self._windows[run_id]
 
     def _plan(self, run_id: str) -> Plan:
         if run_id not in self._plans:

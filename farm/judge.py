@@ -30,6 +30,8 @@ from farm.model import (
     Tier,
     TierDecision,
 )
+from farm.stage_verdicts import asked_elsewhere, joined, stage_decisions
+from farm.stages import concerns
 from farm.statistics import counted, ratio_interval
 
 __all__ = ["falls_short", "judge"]
@@ -49,18 +51,27 @@ def judge(evidence: Evidence) -> Judgement:
     known: dict[str, dict[tuple[str, ...], Any]] = {cell.id: {} for cell in plan.cells}
     for tier in plan.tiers:
         for cell in plan.cells:
-            if cell.kind != "rehearsal" and _concerns(tier, cell):
+            if cell.kind != "rehearsal" and concerns(tier, cell):
                 judged = _cell_verdicts(evidence, results, cell, tier, known[cell.id])
                 (controls if cell.kind == "aa" else verdicts).extend(judged)
     verdicts = withhold(verdicts, results, {cell.id for cell in plan.cells if cell.measuring.confirming})
     false_alarms = count_false_alarms(plan, results, [*verdicts, *controls])
-    asymmetry = _asymmetry(plan.cells, results)
+    # What is measured again in service is no further evidence for what was seen before.
+    groups = dict.fromkeys(cell.stage if cell.in_service else "" for cell in plan.cells)
+    asymmetry = {
+        group: _asymmetry([cell for cell in plan.cells if (cell.stage if cell.in_service else "") == group], results)
+        for group in groups
+    }
     # A machine that accuses a release of being itself may accuse another one as well.
-    alarmed = bool(asymmetry) or (false_alarms is not None and false_alarms.failed > 0)
+    accused = false_alarms is not None and false_alarms.failed > 0
+
+    def rows_of(some: Sequence[CellVerdicts], tier: Tier) -> list[DecisionRow]:
+        return _rows(some, tier, plan, alarmed=accused or bool(asymmetry.get(tier.stage)))
+
     rows: list[DecisionRow] = []
     tiers: list[TierDecision] = []
     for tier in plan.tiers:
-        found = _rows(verdicts, tier, plan, alarmed=alarmed)
+        found = rows_of(verdicts, tier)
         untested = _untested_rows(plan, tier, found)
         rows += [*found, *untested]
         tiers.append(_tier_decision(tier, found, untested))
@@ -72,10 +83,14 @@ def judge(evidence: Evidence) -> Judgement:
         cells=(*verdicts, *controls),
         rows=tuple(rows),
         tiers=tuple(tiers),
-        alarms=(*asymmetry, *aa_alarms(plan, results, [*verdicts, *controls])),
+        stages=stage_decisions(evidence, verdicts, tiers, rows_of),
+        alarms=(
+            *dict.fromkeys(line for lines in asymmetry.values() for line in lines),
+            *aa_alarms(plan, results, [*verdicts, *controls]),
+        ),
         false_alarms=false_alarms,
         unstable=unstable_cells(
-            plan, results, {cell.id: [tier for tier in plan.tiers if _concerns(tier, cell)] for cell in plan.cells}
+            plan, results, {cell.id: [tier for tier in plan.tiers if concerns(tier, cell)] for cell in plan.cells}
         ),
     )
 
@@ -105,10 +120,6 @@ def _counted(evidence: Evidence) -> dict[str, CellResult]:
     return found
 
 
-def _concerns(tier: Tier, cell: Cell) -> bool:
-    return cell.backend in tier.backends and (not tier.workloads or cell.workload in tier.workloads)
-
-
 def _cell_verdicts(
     evidence: Evidence,
     results: Mapping[str, CellResult],
@@ -120,7 +131,11 @@ def _cell_verdicts(
         (c for c in evidence.plan.cells if c.kind == "rehearsal" and c.capability == cell.capability), None
     )
     gates = [*cell.gates] + ([Gate.COMPILE_EXPORT] if Gate.COMPILE_EXPORT not in cell.gates else [])
+    if tier.stage:
+        # In service only that is asked which its stage asks.
+        gates = list(cell.gates)
     gates = [gate for gate in Gate if gate in gates or (gate is Gate.ROLLBACK and rehearsal) or gate in tier.required]
+    gates = [gate for gate in gates if gate not in asked_elsewhere(evidence.plan.cells, cell)]
     if cell.kind == "aa":
         # It is asked for false accusations, and for nothing that a decision could rest on.
         gates = list(cell.gates)
@@ -135,9 +150,9 @@ def _cell_verdicts(
             arm=arm,
             reference=reference,
             tier=tier,
-            why_no_result=elsewhere or evidence.unfinished.get(cell.id, "not run"),
+            why_no_result=elsewhere or evidence.why_no_result(cell.id),
             rehearsal=results.get(rehearsal.id) if rehearsal else None,
-            why_no_rehearsal=evidence.unfinished.get(rehearsal.id, "not run") if rehearsal else "no rehearsal planned",
+            why_no_rehearsal=evidence.why_no_result(rehearsal.id) if rehearsal else "no rehearsal planned",
             known=known,
         )
         found.append(
@@ -200,14 +215,14 @@ def _pairs(cell: Cell) -> list[tuple[Question, str, str]]:
 
 def _rows(verdicts: Sequence[CellVerdicts], tier: Tier, plan: Plan, *, alarmed: bool) -> list[DecisionRow]:
     groups: dict[RowKey, list[CellVerdicts]] = {}
-    for found in verdicts:
-        if found.tier == tier.name:
-            path = found.arm.partition("+")[2]
-            key = RowKey(found.question, found.workload, path, found.backend, tier.name)
-            groups.setdefault(key, []).append(found)
+    whole, carriers = joined([v for v in verdicts if v.tier == tier.name], {cell.id: cell for cell in plan.cells})
+    for found in whole:
+        path = found.arm.partition("+")[2]
+        key = RowKey(found.question, found.workload, path, found.backend, tier.name)
+        groups.setdefault(key, []).append(found)
     apart = _separable(groups, tier, aa=plan.aa)
     production = {name: planned.production_cases for name, planned in plan.workloads.items()}
-    return [
+    rows = [
         decide_row(
             key,
             cells,
@@ -219,6 +234,14 @@ def _rows(verdicts: Sequence[CellVerdicts], tier: Tier, plan: Plan, *, alarmed: 
         )
         for key, cells in groups.items()
     ]
+    return [_led_to(row, carriers) for row in rows]
+
+
+def _led_to(row: DecisionRow, carriers: Mapping[tuple[str, Gate], str]) -> DecisionRow:
+    """Return ``row`` leading to the cell that answered the gate that decided it."""
+    if row.cell_id is None or row.decided_by is None or (row.cell_id, row.decided_by) not in carriers:
+        return row
+    return row.model_copy(update={"cell_id": carriers[row.cell_id, row.decided_by]})
 
 
 def _separable(groups: Mapping[RowKey, Sequence[CellVerdicts]], tier: Tier, *, aa: bool) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from farm.catalogue import CaseSpec, WorkloadSpec, catalogue, read_workload
 from farm.errors import UsageError
-from farm.model import Backend, Decision, Gate, Measuring, Model, StateKind, Tier
+from farm.model import Backend, Decision, Gate, Measuring, Model, Stage, StateKind, Tier
 from farm.statistics import least_restarts
 
 __all__ = ["Matrix", "Planning", "load_matrix", "matrix_schema"]
@@ -100,6 +101,30 @@ class _Tier(_Checked):
         return tuple(_gate(name) for name in value) if isinstance(value, list | tuple) else value
 
 
+class _Stage(_Checked):
+    """As `farm.model.Stage`, with every number's range."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
+    description: str = ""
+    days: Annotated[int, Field(gt=0)] | None = None
+    backends: tuple[Backend, ...] = ()
+    gates: tuple[Gate, ...] = ()
+    kinds: Annotated[tuple[Literal["measure", "aa", "rehearsal"], ...], Field(min_length=1)] = (
+        "measure",
+        "aa",
+        "rehearsal",
+    )
+    in_service: tuple[str, ...] = ()
+    share: Annotated[float, Field(gt=0, le=1)] | None = None
+    always: bool = False
+    reason: str = ""
+
+    @field_validator("gates", mode="before")
+    @classmethod
+    def _gates(cls, value: Any) -> Any:
+        return tuple(_gate(name) for name in value) if isinstance(value, list | tuple) else value
+
+
 class _File(_Checked):
     schema_version: Literal[1]
     seed: Annotated[int, Field(ge=0)] = 20260701
@@ -110,6 +135,7 @@ class _File(_Checked):
     workload: Annotated[tuple[_Workload, ...], Field(min_length=1)]
     suite: Annotated[dict[str, _Suite], Field(min_length=1)]
     tier: Annotated[tuple[_Tier, ...], Field(min_length=1)]
+    stage: tuple[_Stage, ...] = ()
     caveats: dict[str, str]
 
     @field_validator("gates", mode="before")
@@ -176,6 +202,8 @@ class Matrix:
     """By suite."""
     tiers: tuple[Tier, ...]
     caveats: tuple[str, ...]
+    stages: tuple[Stage, ...] = ()
+    """The window that a run may be asked to take, in order."""
 
     @cached_property
     def digest(self) -> str:
@@ -200,7 +228,8 @@ class Matrix:
             name: [suite.model_dump(mode="json"), vars(self.planning[name])] for name, suite in self.suites.items()
         }
         content = [self.seed, self.backends, self.gates, self.decisions, self.versions, workloads, suites, tiers]
-        return Content(content=[*content, self.caveats]).digest()
+        stages = [stage.model_dump(mode="json") for stage in self.stages]
+        return Content(content=[*content, self.caveats, stages]).digest()
 
     def release(self, request: str) -> str:
         """Return what ``request`` stands for: a name of [versions], or itself."""
@@ -302,16 +331,19 @@ def _inside(here: Any, part: Any) -> Any:
 
 def _line(text: str, value: str, key: str) -> str:
     """Return ", line N" where one line alone holds the key and the value, else nothing."""
+    inside = re.findall(r"'([^']*)'", value) if value.startswith("(") else []
     lines = [
         number
         for number, line in enumerate(text.splitlines(), 1)
-        if re.match(rf"\s*{re.escape(key)}\s*=", line) and (value in line or value.startswith(("{", "(")))
+        if re.match(rf"\s*{re.escape(key)}\s*=", line)
+        and (value in line or value.startswith(("{", "(")))
+        and all(item in line for item in inside)
     ]
     return f", line {lines[0]}" if len(lines) == 1 else ""
 
 
 def _allowed(location: tuple[int | str, ...]) -> str:
-    tables: dict[str, type[BaseModel]] = {"workload": _Workload, "tier": _Tier, "suite": _Suite}
+    tables: dict[str, type[BaseModel]] = {"workload": _Workload, "tier": _Tier, "suite": _Suite, "stage": _Stage}
     kind = tables.get(str(location[0]), _File) if len(location) > 1 else _File
     if kind is _Workload and "case" in location[:-1]:
         kind = _Case
@@ -364,6 +396,7 @@ def _matrix(checked: _File, where: str, source: str, path: Path | None) -> Matri
                 f"{where}, suite.{name}.max_budget_s: {suite.max_budget_s:g} is less than budget_s, "
                 f"{suite.budget_s:g}; it says how far that may grow"
             )
+    _check_stages(checked, names, where)
     return Matrix(
         source=source,
         path=path,
@@ -381,7 +414,34 @@ def _matrix(checked: _File, where: str, source: str, path: Path | None) -> Matri
         },
         tiers=tuple(Tier(**tier.model_dump()) for tier in checked.tier),
         caveats=tuple(f"{topic.replace('_', ' ')}: {text}" for topic, text in checked.caveats.items()),
+        stages=tuple(Stage(**stage.model_dump()) for stage in checked.stage),
     )
+
+
+def _check_stages(checked: _File, workloads: Sequence[str], where: str) -> None:
+    """Refuse stages that name what is not there, or that leave a gate on a backend to none of them."""
+    _refuse_twice([stage.name for stage in checked.stage], f"{where}, stage")
+    tiers = {tier.name for tier in checked.tier}
+    for stage in checked.stage:
+        here = f"{where}, stage[{stage.name}]"
+        if stage.name in (*workloads, "aa", "rollback"):
+            # Cells are named by either.
+            raise UsageError(f"{here}: '{stage.name}' names something else already; give the stage a name of its own")
+        for name in stage.in_service:
+            if name not in tiers:
+                raise UsageError(f"{here}.in_service: unknown tier '{name}'; {_list(sorted(tiers))}")
+        if stage.share is not None and not stage.in_service:
+            raise UsageError(f"{here}.share: a share of what? in_service names the tiers that run the candidate")
+        if Gate.ROLLBACK in stage.gates and "rehearsal" not in stage.kinds:
+            raise UsageError(f"{here}.gates: rollback is judged by rehearsals; add 'rehearsal' to kinds")
+    asking = [stage for stage in checked.stage if not stage.in_service]
+    for gate, backend in product(checked.gates, checked.backends) if checked.stage else ():
+        kind = "rehearsal" if gate is Gate.ROLLBACK else "measure"
+        if not any(
+            kind in stage.kinds and backend in (stage.backends or (backend,)) and gate in (stage.gates or (gate,))
+            for stage in asking
+        ):
+            raise UsageError(f"{where}, stage: no stage asks {gate} on {backend}; add it to the gates of one")
 
 
 def _workload(entry: _Workload, known: Mapping[str, WorkloadSpec], where: str, path: Path | None) -> MatrixWorkload:

@@ -35,6 +35,7 @@ from farm.model import (
     StateKind,
 )
 from farm.releases import Resolution
+from farm.stages import service_tiers, staged
 
 __all__ = ["PlanRequest", "make_plan", "planned_workloads", "served_capabilities"]
 
@@ -60,6 +61,8 @@ class PlanRequest:
     suite: str
     backends: tuple[Backend, ...]
     """Empty means every backend with a live worker."""
+    stages: bool = False
+    """Take the window that the matrix describes."""
 
 
 @dataclass
@@ -94,9 +97,11 @@ def make_plan(
     """Return the plan of ``request`` for the machines ``hosts``.
 
     ``resolve(backend, host)`` resolves both releases for one backend on one machine's platform and Python. Raises
-    UsageError for a suite or a backend that the matrix does not have.
+    UsageError for a suite, a backend or stages that the matrix does not have.
     """
     measuring, planning = matrix.suite(request.suite), matrix.planning[request.suite]
+    if request.stages and not matrix.stages:
+        raise UsageError(f"{matrix.source}: the matrix has no stages; write [[stage]] tables, or leave out --stages")
     for backend in request.backends:
         if backend not in matrix.backends:
             raise UsageError(f"no backend '{backend}' in the matrix; allowed are {', '.join(matrix.backends)}")
@@ -115,6 +120,8 @@ def make_plan(
             found = _cells(matrix, request.suite, measuring, capability, noise, parts)
             controls = [] if _is_aa(parts) else aa_cells(found, planning.aa_share, matrix.seed)
             cells += [*found, *controls, *_rehearsals(matrix, capability, found)]
+    stages = matrix.stages if request.stages else ()
+    cells = staged(cells, stages, matrix.tiers)
     if planning.confirm:
         cells = _confirmed(cells)
     parts.notes += need_words(parts.needs)
@@ -123,7 +130,7 @@ def make_plan(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         suite=request.suite,
         requested={"candidate": request.candidate, "baseline": request.baseline or "by default"},
-        command=_command(matrix, request.suite, wanted, parts),
+        command=_command(matrix, request, wanted, parts),
         resolution_notes=tuple(dict.fromkeys(parts.notes)),
         aa=_is_aa(parts),
         releases=parts.releases,
@@ -136,7 +143,8 @@ def make_plan(
         matrix_digest=matrix.digest,
         matrix_source=matrix.source,
         versions=matrix.versions,
-        tiers=matrix.tiers,
+        tiers=service_tiers(matrix.tiers, stages),
+        stages=stages,
         workloads=planned_workloads(matrix),
         caveats=matrix.caveats,
         cells=tuple(cells),
@@ -312,16 +320,18 @@ def _arms(workload: MatrixWorkload, backend: Backend, parts: _Parts) -> tuple[Ar
     return tuple(arms)
 
 
-def _command(matrix: Matrix, suite: str, backends: Sequence[Backend], parts: _Parts) -> tuple[str, ...]:
+def _command(matrix: Matrix, request: PlanRequest, backends: Sequence[Backend], parts: _Parts) -> tuple[str, ...]:
     command = ["farm", "submit"]
     for side in (Side.CANDIDATE, Side.BASELINE):
         if side in parts.pins:
             command += [f"--{side}", parts.pins[side]]
-    command += ["--suite", suite]
+    command += ["--suite", request.suite]
     for backend in backends:
         command += ["--backend", backend]
     if matrix.path is not None:
         command += ["--matrix", str(matrix.path.absolute())]
+    if request.stages:
+        command.append("--stages")
     return tuple(command)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from farm.judge import judge
 from farm.model import Evidence, Figure, Flip, Gate, Judgement, PlannedWorkload, Question, Rejudgement, Tier
+from farm.stages import service_tiers
 
 __all__ = ["rejudge", "under"]
 
@@ -41,7 +42,7 @@ def under(
     evidence: Evidence, tiers: Sequence[Tier], workloads: Mapping[str, PlannedWorkload] | None = None
 ) -> Evidence:
     """Return ``evidence`` with other limits in its plan: to be judged and shown under them, and never to be kept."""
-    asked: dict[str, object] = {"tiers": tuple(tiers)}
+    asked: dict[str, object] = {"tiers": service_tiers(tiers, evidence.plan.stages)}
     asked |= {} if workloads is None else {"workloads": dict(workloads)}
     return evidence.model_copy(update={"plan": evidence.plan.model_copy(update=asked)})
 

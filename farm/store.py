@@ -33,13 +33,16 @@ from farm.envelope import pack, unpack
 from farm.errors import InfrastructureFailed, UsageError
 from farm.model import CellResult, Evidence, Plan, RunRow, RunState
 from farm.settings import Home
+from farm.stages import window_of
 
-__all__ = ["CellRow", "Store"]
+__all__ = ["LEFT_OUT", "OPEN", "CellRow", "Store"]
 
 #: Of the tables below; a store with another one is refused with words.
 STORE_VERSION = 1
 #: States of a cell that still waits for its result.
 OPEN = ("pending", "queued", "running")
+#: State of a cell that an earlier stage made needless: the run is complete without it.
+LEFT_OUT = "left out"
 #: Two that make one new database get in each other's way, in these words; the second tries again and finds it made.
 CONTENDED = ("already exists", "locked")
 OPENING_TRIES = 20
@@ -91,7 +94,7 @@ extra_table = Table(
 
 @dataclass(frozen=True)
 class CellRow:
-    """A cell of a run: pending, queued, running, done or failed."""
+    """A cell of a run: pending, queued, running, done, failed or left out."""
 
     run_id: str
     cell_id: str
@@ -292,17 +295,24 @@ class Store:
             found = [unpack(row.payload, CellResult) for row in connection.execute(results)]
             late = [unpack(row.payload, CellResult) for row in connection.execute(extras)]
         order = {cell.id: position for position, cell in enumerate(plan.cells)}
+        cells, window = self.cells(run_id), window_of(plan)
+        at = window.goes_on(cell.cell_id for cell in cells if cell.state in OPEN)
+
+        def why(cell: CellRow) -> str:
+            number = window.number(cell.cell_id)
+            if not cell.reason and cell.state in OPEN and at is not None and number > at:
+                return f"stage {number + 1} of {len(window.stages)}, {window.stages[number].name}, has not begun"
+            return cell.reason or f"{cell.state}, not finished"
+
         return Evidence(
             run_id=run_id,
             state=self.state(run_id) or RunState.INCOMPLETE,
             plan=plan,
             results=tuple(sorted(found, key=lambda result: order.get(result.cell_id, 0))),
             extras=tuple(late),
-            unfinished={
-                cell.cell_id: cell.reason or f"{cell.state}, not finished"
-                for cell in self.cells(run_id)
-                if cell.state != "done"
-            },
+            unfinished={cell.cell_id: why(cell) for cell in cells if cell.state not in ("done", LEFT_OUT)},
+            still_open=tuple(cell.cell_id for cell in cells if cell.state in OPEN),
+            left_out={cell.cell_id: cell.reason for cell in cells if cell.state == LEFT_OUT},
         )
 
     def runs(self, run_id: str | None = None) -> list[RunRow]:

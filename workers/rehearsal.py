@@ -184,9 +184,9 @@ def _walk_back(
         for name, distribution in found_in([site]).items():
             wrong += damaged_files(site, distribution) if name in {wheel.name for wheel in wheels} else []
         wrong += strays([site])
-        wrong += stale_bytecode(site, began, [""])
         idle = _idle_bytecode(site)
-        walk.leftovers = (f"bytecode that nothing will use: {idle} files",) if idle else ()
+        stale = tuple(stale_bytecode(site, began))
+        walk.leftovers = (*stale, *((f"bytecode that nothing will use: {idle} files",) if idle else ()))
     with walk.step("control"):
         equal = control(root / "bin/python") == expected
     more: dict[str, Any] = {"mismatches": wrong, "control_equal": equal}

@@ -75,10 +75,15 @@ class FarmClient:
         rows = [RunRow.model_validate_json(raw) for raw in found if raw]
         return sorted(rows, key=lambda row: (row.created, row.run_id), reverse=True)
 
-    def state(self, run_id: str) -> RunState | None:
+    def run(self, run_id: str) -> RunRow | None:
+        """Return a run as it stands in the list; None for one that the farm does not know."""
         with self._asking():
             found = self._redis.get(keys.run(run_id))
-        return RunRow.model_validate_json(found).state if found else None
+        return RunRow.model_validate_json(found) if found else None
+
+    def state(self, run_id: str) -> RunState | None:
+        found = self.run(run_id)
+        return found.state if found else None
 
     def cells(self, run_id: str) -> list[CellState]:
         """Return every cell of a run in the plan's order."""
@@ -91,6 +96,12 @@ class FarmClient:
         with self._asking():
             found = self._redis.hvals(keys.progress(run_id))
         return [Progress.model_validate_json(entry) for entry in found]
+
+    def evidence_so_far(self, run_id: str) -> Evidence | None:
+        """Return the newest evidence that the coordinator gave out: of a run in stages after each; None before."""
+        with self._asking():
+            found = self._redis.get(keys.evidence(run_id))
+        return unpack(bytes(found), Evidence, RESULTS_IN_A_RUN) if found else None
 
     def evidence(self, run_id: str) -> Evidence:
         """Return the evidence of a run that is over."""

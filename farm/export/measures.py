@@ -72,7 +72,7 @@ def measures(evidence: Evidence) -> Iterator[Measure]:
         for arm in cell.arms:
             ended = result.arms.get(arm.name) if result else None
             if result is None or ended is None:
-                why = evidence.unfinished.get(cell.id, "not run") if result is None else "the arm was not answered for"
+                why = evidence.why_no_result(cell.id) if result is None else "the arm was not answered for"
                 yield from (Measure(cell, result, arm, name, None, "no result", why) for name in STEPS)
                 continue
             yield from _arm(cell, result, arm, ended)

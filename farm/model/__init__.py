@@ -16,6 +16,8 @@ from farm.model.judgement import (
     Flip,
     Judgement,
     Rejudgement,
+    StageDecision,
+    StageTier,
     TierDecision,
     Verdict,
 )
@@ -31,6 +33,7 @@ from farm.model.plan import (
     Plan,
     PlannedWorkload,
     Release,
+    Stage,
     Tier,
 )
 from farm.model.result import (
@@ -63,7 +66,7 @@ from farm.model.rollback import (
     RollbackProof,
     TorchIdentity,
 )
-from farm.model.run import Evidence, Progress, RunRow, RunState
+from farm.model.run import Evidence, Progress, RunRow, RunState, Standing
 from farm.model.words import (
     SCHEMA_VERSION,
     Backend,
@@ -138,6 +141,10 @@ __all__ = [
     "RunRow",
     "RunState",
     "Side",
+    "Stage",
+    "StageDecision",
+    "StageTier",
+    "Standing",
     "StateKind",
     "Status",
     "Tier",

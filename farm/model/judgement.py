@@ -81,6 +81,34 @@ class TierDecision(Model):
     keep_apart: tuple[str, ...] = ()
 
 
+class StageTier(Model):
+    """What a stage said of a tier, with all that the stages before it had found."""
+
+    tier: str
+    decision: Literal["go on", "end", "go back", "stay", "untested"]
+    """"end": no later stage is measured for it; "go back" and "stay" are for what is in service."""
+    reason: str
+
+
+class StageDecision(Model):
+    """Where a stage stands and what it decided."""
+
+    name: str
+    cells: int
+    done: int
+    """With a result."""
+    given_up: int
+    """Without one, and over."""
+    left_out: int
+    """Not measured, because an earlier stage ended every tier that they were for."""
+    tiers: tuple[StageTier, ...]
+    """Empty until all of its cells are over."""
+
+    @property
+    def over(self) -> bool:
+        return self.done + self.given_up + self.left_out == self.cells
+
+
 class Coverage(Model):
     """How much was compared, before any decision is read."""
 
@@ -122,6 +150,8 @@ class Judgement(Model):
     cells: tuple[CellVerdicts, ...]
     rows: tuple[DecisionRow, ...]
     tiers: tuple[TierDecision, ...]
+    stages: tuple[StageDecision, ...] = ()
+    """In the plan's order; empty where it has none."""
     alarms: tuple[str, ...] = ()
     false_alarms: FalseAlarms | None = None
     """None where no A/A cell was planned."""

@@ -150,6 +150,10 @@ class Cell(Model):
     """Of a rehearsal: what the candidate writes and the baseline must open."""
     broken_control: str | None = None
     """"build variant differs": measured all the same, and never better than `defer`."""
+    stage: str = ""
+    """Name of the plan's stage that it belongs to; "" where the plan has none."""
+    in_service: bool = False
+    """Measured again while a share of the service runs the candidate: evidence for that stage's tiers alone."""
 
 
 class Tier(Model):
@@ -189,6 +193,30 @@ class Tier(Model):
     """Or the ratio of peak memory that earns its place instead; None: only time counts."""
     reason: dict[str, str] = Field(default_factory=dict)
     """Why a number is what it is, by field name."""
+    stage: str = ""
+    """Name of the stage whose cells alone it judges: what is in service there. "": all but such stages' cells."""
+
+
+class Stage(Model):
+    """A part of a run that begins when the one before it is complete."""
+
+    name: str
+    description: str = ""
+    days: int | None = None
+    """Planned length, for display; its cells wait as long for a worker that went away."""
+    backends: tuple[Backend, ...] = ()
+    """Whose cells it takes; empty is all."""
+    gates: tuple[Gate, ...] = ()
+    """What it asks of them; empty is all that no stage before it asked."""
+    kinds: tuple[Literal["measure", "aa", "rehearsal"], ...] = ("measure", "aa", "rehearsal")
+    in_service: tuple[str, ...] = ()
+    """Tiers that run the candidate in a share of their service meanwhile: their production cells are measured again."""
+    share: float | None = None
+    """That share, 0.05. The operator moves it; it is recorded and shown here."""
+    always: bool = False
+    """True: measured whatever the stages before it found."""
+    reason: str = ""
+    """Why it is made like this."""
 
 
 class PlannedWorkload(Model):
@@ -226,6 +254,8 @@ class Plan(Model):
     versions: dict[str, str]
     """The matrix's names for the two sides: current_baseline, pytorch_2_13."""
     tiers: tuple[Tier, ...]
+    stages: tuple[Stage, ...] = ()
+    """In order; empty: the run is one."""
     workloads: dict[str, PlannedWorkload] = Field(default_factory=dict)
     """Every workload of the matrix, those without a cell too."""
     caveats: tuple[str, ...]

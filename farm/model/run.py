@@ -17,6 +17,20 @@ class RunState(StrEnum):
     INCOMPLETE = "incomplete"
 
 
+class Standing(Model):
+    """Where the window of a run in stages stands."""
+
+    number: int
+    """Of the stage that goes on, counted from 1; of the last one where the run is over."""
+    stages: int
+    name: str
+    done: int
+    """Cells of that stage that are over."""
+    total: int
+    days: int | None = None
+    """Planned length of all stages together."""
+
+
 class RunRow(Model):
     """A run in a list."""
 
@@ -28,6 +42,8 @@ class RunRow(Model):
     done: int
     """Cells with a result."""
     total: int
+    standing: Standing | None = None
+    """None where the run has no stages."""
 
 
 class Evidence(Model):
@@ -42,6 +58,14 @@ class Evidence(Model):
     """Results that arrived after their cell was decided: kept, never counted."""
     unfinished: dict[str, str] = Field(default_factory=dict)
     """Cells without a result, with the reason."""
+    still_open: tuple[str, ...] = ()
+    """Those of them that wait or are measured: a run that goes on."""
+    left_out: dict[str, str] = Field(default_factory=dict)
+    """Cells of a later stage that nobody needed after an earlier one, with the reason: the run is complete without."""
+
+    def why_no_result(self, cell_id: str) -> str:
+        """Return why ``cell_id`` has no result."""
+        return self.unfinished.get(cell_id) or self.left_out.get(cell_id) or "not run"
 
 
 class Progress(Model):

@@ -227,6 +227,7 @@ def _question(cell: Cell) -> Rows:
     return (
         ("workload", f"{cell.workload}, case {cell.case}, track {cell.track}"),
         ("production shape", "yes" if cell.production_shape else "no"),
+        *([("stage", cell.stage + (", in service" if cell.in_service else ""))] if cell.stage else []),
         ("capability", cell.capability),
         ("parameters", ", ".join(f"{name} {value}" for name, value in cell.parameters.items())),
         ("workload digest", control.workload_digest or "not recorded"),

@@ -18,7 +18,7 @@ __all__ = ["to_markdown"]
 def to_markdown(evidence: Evidence, judgement: Judgement, isolations: Sequence[Isolation] = ()) -> str:
     """Return the whole report but its pictures, log tails and locks, which the page has."""
     view = report_view(evidence, judgement, isolations)
-    parts = [*_head(view), *_decisions(view)]
+    parts = [*_head(view), *_decisions(view), *_stages(view)]
     for cell in view.cells:
         parts += _cell(evidence, cell)
     parts += _run(view)
@@ -56,6 +56,16 @@ def _decisions(view: ReportView) -> list[str]:
     ]
     headers = ("workload", "backend", "tier", "decision", "decided by", "figure", "why", "what would change it")
     return ["## Decisions", _table(headers, rows)]
+
+
+def _stages(view: ReportView) -> list[str]:
+    parts = ["## Stages"] if view.stages else []
+    for stage in view.stages:
+        head = f"**{stage.title}**: {stage.state}" + (f"; {stage.description}" if stage.description else "")
+        parts += [_plain(head), _bullets(check.line for check in stage.checks)]
+        told = [(tier, f"**{said}**", why) for tier, said, why in stage.tiers]
+        parts.append(_table(("tier", "the stage said", "why"), told))
+    return parts
 
 
 def _cell(evidence: Evidence, cell: CellView) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tabulate import tabulate
 
 from farm.model import Evidence, Isolation, Judgement
+from farm.report.stages import stage_views
 from farm.report.text import printable
 from farm.report.view import (
     DecisionView,
@@ -68,6 +69,7 @@ def summary(
         _lines(coverage, width),
         decision_table(evidence, judgement, width=width),
         _lines([tier.line for tier in tier_views(evidence, judgement)], width),
+        _lines([line for stage in stage_views(evidence, judgement) for line in stage.lines], width),
         _lines([f"alarm: {alarm}" for alarm in judgement.alarms], width),
         _lines(
             [

@@ -11,6 +11,7 @@ from farm.budget import percent_apart
 from farm.model import Coverage, Decision, DecisionRow, Evidence, Isolation, Judgement, RunState, Side
 from farm.report.cells import CellView, cell_anchor, cell_view
 from farm.report.environments import LockView, lock_views
+from farm.report.stages import StageView, stage_views
 from farm.report.text import anchor, figure_text, plural
 
 __all__ = [
@@ -99,6 +100,7 @@ class ReportView:
     unfinished: tuple[str, ...]
     decisions: tuple[DecisionView, ...]
     tiers: tuple[TierView, ...]
+    stages: tuple[StageView, ...]
     alarms: tuple[str, ...]
     false_alarms: str
     """"A/A: 0 of 2 cells accused falsely (0 of 37 on record beyond 3 %)"; "" where none was planned."""
@@ -122,6 +124,7 @@ def report_view(evidence: Evidence, judgement: Judgement, isolations: Sequence[I
         unfinished=unfinished_views(evidence),
         decisions=decision_views(judgement.rows),
         tiers=tier_views(evidence, judgement),
+        stages=stage_views(evidence, judgement),
         alarms=judgement.alarms,
         false_alarms=false_alarm_line(evidence, judgement),
         unstable=unstable_lines(judgement),
@@ -206,7 +209,8 @@ def backend_views(coverage: Coverage) -> tuple[BackendView, ...]:
 
 def unfinished_views(evidence: Evidence) -> tuple[str, ...]:
     """Return a line for every cell without a result."""
-    return tuple(f"{cell}: {reason}" for cell, reason in evidence.unfinished.items())
+    missing = [*evidence.unfinished.items(), *evidence.left_out.items()]
+    return tuple(f"{cell}: {reason}" for cell, reason in missing)
 
 
 def decision_words(decision: Decision, would: Decision | None) -> str:
