@@ -14,7 +14,8 @@ from farm.matrix import Matrix, load_matrix
 from farm.model import Backend, Host, Plan
 from farm.plan import PlanRequest, make_plan
 from farm.releases import Resolution, parse_request, resolve
-from farm.settings import Home, Settings, load_settings
+from farm.settings import Home, Settings, load_settings, wheelhouse_limit
+from workers.wheelhouse import kept_environments
 
 __all__ = ["Asked", "plan_for", "release_options", "understand"]
 
@@ -76,6 +77,7 @@ def understand(
 ) -> Asked:
     """Return what was asked. Raises UsageError for what cannot be meant, before anything is started."""
     settings = load_settings()
+    wheelhouse_limit()
     home = Home.default().prepare()
     matrix = load_matrix(matrix_path or settings.matrix)
     # A window of weeks asks what a first look leaves out.
@@ -101,7 +103,14 @@ def plan_for(asked: Asked, hosts: Sequence[Host]) -> Plan:
     @cache
     def resolved(backend: Backend, platform: str, python: str) -> Resolution:
         request = asked.request
-        return resolve(request.candidate, request.baseline, platform=platform, python=python, backend=backend)
+        return resolve(
+            request.candidate,
+            request.baseline,
+            platform=platform,
+            python=python,
+            backend=backend,
+            kept=kept_environments(asked.home),
+        )
 
     return make_plan(
         asked.matrix, asked.request, hosts, lambda backend, host: resolved(backend, host.platform, host.python)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 from farm.broker.client import FarmClient
 from farm.errors import InfrastructureFailed, UsageError
-from farm.model import Evidence, Judgement, RunState
+from farm.model import Evidence, Judgement, Plan, RunState, Side
 from farm.reading import read_evidence
 from farm.settings import Home, Settings, load_settings
 from farm.store import Store
 
-__all__ = ["evidence_folder", "find_evidence", "given_evidence", "keep_evidence", "keep_judgement", "other_judgements"]
+__all__ = [
+    "evidence_folder",
+    "find_evidence",
+    "given_evidence",
+    "keep_evidence",
+    "keep_judgement",
+    "known_nightly",
+    "other_judgements",
+]
 
 FILE = "evidence.json"
 JUDGEMENTS = "judgements"
@@ -85,6 +94,26 @@ def find_evidence(home: Home, settings: Settings, run_id: str | None) -> Evidenc
         # Opening a store makes one: a question about a run leaves nothing behind.
         raise UsageError(f"there is no run '{run_id}' in {home.root}; start one: farm submit --candidate 2.13")
     return Store.open(home).evidence(run_id)
+
+
+def known_nightly(home: Home, plan: Plan) -> str | None:
+    """Return, of a plan that asked for `nightly`, that the last run here measured the same wheel; else None."""
+    if plan.requested.get("candidate") != "nightly":
+        return None
+    now = {place: one for place, one in plan.releases.items() if place.startswith(f"{Side.CANDIDATE}@")}
+    for path in sorted(home.runs.glob(f"*/{FILE}"), key=lambda path: path.stat().st_mtime, reverse=True):
+        try:
+            earlier = json.loads(path.read_bytes())["plan"]
+            if earlier["requested"].get("candidate") != "nightly":
+                continue
+            wheels = {release["sha256"] for release in earlier["releases"].values()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+        same = {one.version for one in now.values() if one.sha256 in wheels}
+        if same:
+            return f"nightly is still {max(same)}, the wheel of run {path.parent.name}: tonight's is not there"
+        return None
+    return None
 
 
 def given_evidence(given: str, home: Home) -> tuple[Evidence, Path | None]:

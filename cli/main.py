@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "worker": ("cli.worker", "Measure on this machine for a coordinator."),
     "doctor": ("cli.doctor", "Say what makes measurements on this machine noisy, and what could be better."),
     "rollback": ("cli.rollback", "Take an environment of yours back to a release, and prove it."),
+    "wheelhouse": ("cli.wheelhouse", "List, check, watch, prune and pull the wheels that are kept here."),
     "workload": ("cli.workload", "List and show workloads."),
     "schema": ("cli.schema", "Print the JSON Schema of what is kept and exchanged."),
 }

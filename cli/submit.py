@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from cli.asking import Asked, plan_for, release_options, understand
-from cli.evidence import keep_evidence, keep_judgement
+from cli.evidence import keep_evidence, keep_judgement, known_nightly
 from cli.fleet import wait_for_hosts
 from cli.following import follow
 from cli.isolate import isolate_failing
@@ -182,6 +182,9 @@ def _make_plan(asked: Asked, hosts: Sequence[Host]) -> Plan:
         raise Incomplete(f"nothing can be measured: {reasons}; see what there is: farm status")
     for note in plan.resolution_notes:
         click.echo(f"  {note}", err=True)
+    same = known_nightly(asked.home, plan)
+    if same is not None:
+        click.echo(f"farm: {same}; measured again all the same", err=True)
     for refused in plan.refused:
         click.echo(f"  {refused.side}: {refused.reason}", err=True)
     if plan.refused and not plan.environments:

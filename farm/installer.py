@@ -19,7 +19,7 @@ from farm.errors import EnvironmentFailed
 from farm.model import LockedPackage
 from farm.pip_settings import installer_environment
 
-__all__ = ["InstallerError", "lock", "no_index", "redact", "run_uv"]
+__all__ = ["InstallerError", "lock", "no_index", "redact", "run_uv", "unserved"]
 
 #: Lines of the installer's output that are kept as its last words.
 LAST_LINES = 15
@@ -53,6 +53,16 @@ CAUSES = (
     (r"Permission denied|Read-only file system", "permission", "the folder cannot be written"),
 )
 
+#: How uv names what it found nothing for, when something else needs it.
+UNSERVED = (
+    r"there (?:is no version|are no versions) of (\S+)",
+    r"Because (\S+) was not found in",
+    r"only the following versions of (\S+) are available",
+    r"only (\S+?) is available",
+    r"(\S+) has no wheels with a matching",
+    r"(\S+) (?:has no usable wheels|was yanked)",
+)
+
 
 class InstallerError(EnvironmentFailed):
     """Raised when uv fails; ``kind`` is one word for the cause ("missing", "network", "platform", …)."""
@@ -75,21 +85,26 @@ def run_uv(
     environment: Mapping[str, str] | None = None,
     prefix: Sequence[str] = (),
     what: str = "uv",
+    timeout_s: float | None = None,
 ) -> _Finished:
     """Run uv and return what it said. ``prefix`` is a command that wraps it, such as one that cuts the network.
 
     Raises InstallerError: ``what`` failed, the cause in words, and the last words.
     """
     environment = installer_environment() if environment is None else environment
-    done = subprocess.run(
-        [*prefix, find_uv_bin(), *arguments],
-        # Without an input of its own it has none: what would ask a human fails.
-        input=stdin if stdin is not None else "",
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**environment, "NO_COLOR": "1", "UV_NO_PROGRESS": "1"},
-    )
+    try:
+        done = subprocess.run(
+            [*prefix, find_uv_bin(), *arguments],
+            # Without an input of its own it has none: what would ask a human fails.
+            input=stdin if stdin is not None else "",
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout_s,
+            env={**environment, "NO_COLOR": "1", "UV_NO_PROGRESS": "1"},
+        )
+    except subprocess.TimeoutExpired as error:
+        raise InstallerError(f"{what}: it hangs, for over {timeout_s:.0f} s", "", "timeout") from error
     if done.returncode != 0:
         kind, cause = classify(done.stderr)
         words = redact_text("\n".join(done.stderr.strip().splitlines()[-LAST_LINES:]))
@@ -106,6 +121,24 @@ def classify(stderr: str) -> tuple[str, str]:
     return "unknown", redact_text(lines[-1].strip()) if lines else "uv said nothing"
 
 
+def unserved(last_words: str) -> tuple[str, str] | None:
+    """Return the requirement that uv found nothing for, and who has it ("torch==2.12.1"); None where uv blames none."""
+    words = " ".join(last_words.split())
+    for pattern in UNSERVED:
+        blamed = re.search(pattern, words)
+        if blamed is None:
+            continue
+        needs = re.finditer(r"(?:all versions of )?(\S+) depends? on (\S+?),? (?=and|we|then)", words)
+        for need in needs:
+            if _name_of(need[2]) == _name_of(blamed[1]):
+                return need[2].rstrip(","), need[1]
+    return None
+
+
+def _name_of(requirement: str) -> str:
+    return canonicalize_name(re.split(r"[=<>!~\[]", requirement, maxsplit=1)[0])
+
+
 def no_index(environment: Mapping[str, str]) -> list[str]:
     """Return the option that keeps uv from every index where ``environment`` wants none: uv has no variable for it."""
     return ["--no-index"] if environment.get("UV_NO_INDEX", "").lower() in {"1", "true", "yes", "on"} else []
@@ -118,12 +151,18 @@ def lock(
     python: str,
     constraints: Sequence[str] = (),
     prerelease: bool = False,
+    alone: bool = False,
 ) -> tuple[LockedPackage, ...]:
-    """Return the closure of ``requirements`` for one platform, each package with the hash of its wheel."""
+    """Return the closure of ``requirements`` for one platform, each package with the hash of its wheel.
+
+    With ``alone`` it is the requirements without what they need themselves.
+    """
     arguments = ["pip", "compile", "-", "--format", "pylock.toml", "--no-header", "--no-annotate"]
     arguments += ["--python-version", python, "--python-platform", platform, "--only-binary", ":all:"]
     if prerelease:
         arguments += ["--prerelease", "allow"]
+    if alone:
+        arguments += ["--no-deps"]
     environment = installer_environment()
     arguments += no_index(environment)
     if platform.endswith("apple-darwin"):

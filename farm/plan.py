@@ -34,7 +34,7 @@ from farm.model import (
     Side,
     StateKind,
 )
-from farm.releases import Resolution
+from farm.releases import Resolution, of_one_night
 from farm.stages import service_tiers, staged
 
 __all__ = ["PlanRequest", "make_plan", "planned_workloads", "served_capabilities"]
@@ -110,9 +110,14 @@ def make_plan(
     # In the matrix's order: the order of options and of machines is no part of the question.
     wanted = tuple(backend for backend in matrix.backends if backend in (request.backends or live))
     parts = _Parts()
+    resolved: dict[tuple[Backend, str], Resolution] = {}
     for capability, machines in sorted(served.items()):
         if backend_of(capability) in wanted:
-            _resolve(parts, backend_of(capability), machines, resolve)
+            _resolve(resolved, backend_of(capability), machines, resolve)
+    asked = {Side.CANDIDATE: request.candidate, Side.BASELINE: request.baseline}
+    tonight = of_one_night({f"{target}, {backend}": one for (backend, target), one in resolved.items()}, asked)
+    for backend, target in resolved:
+        _take(parts, backend, target, tonight[f"{target}, {backend}"])
     cells: list[Cell] = []
     for capability in sorted(served):
         if backend_of(capability) in wanted:
@@ -170,22 +175,27 @@ def _why_uncovered(backend: Backend, request: PlanRequest, live: set[Backend]) -
 
 
 def _resolve(
-    parts: _Parts, backend: Backend, machines: Sequence[Host], resolve: Callable[[Backend, Host], Resolution]
+    resolved: dict[tuple[Backend, str], Resolution],
+    backend: Backend,
+    machines: Sequence[Host],
+    resolve: Callable[[Backend, Host], Resolution],
 ) -> None:
     for target, host in sorted({machine.target: machine for machine in machines}.items()):
-        if target in parts.keys.get((Side.BASELINE, backend), {}):
-            continue
-        resolution = resolve(backend, host)
-        parts.notes += [f"{target}, {backend}: {note}" for note in resolution.notes]
-        parts.refused += [r.model_copy(update={"platform": target}) for r in resolution.refused]
-        parts.aa.append(resolution.aa)
-        parts.pins |= resolution.pins
-        if resolution.broken_control:
-            parts.broken[backend] = resolution.broken_control
-        for side, environment in resolution.environments.items():
-            parts.environments[environment.key] = environment
-            parts.releases[f"{side}@{target}, {backend}"] = environment.release
-            parts.keys.setdefault((side, backend), {})[target] = environment.key
+        if (backend, target) not in resolved:
+            resolved[backend, target] = resolve(backend, host)
+
+
+def _take(parts: _Parts, backend: Backend, target: str, resolution: Resolution) -> None:
+    parts.notes += [f"{target}, {backend}: {note}" for note in resolution.notes]
+    parts.refused += [r.model_copy(update={"platform": target}) for r in resolution.refused]
+    parts.aa.append(resolution.aa)
+    parts.pins |= resolution.pins
+    if resolution.broken_control:
+        parts.broken[backend] = resolution.broken_control
+    for side, environment in resolution.environments.items():
+        parts.environments[environment.key] = environment
+        parts.releases[f"{side}@{target}, {backend}"] = environment.release
+        parts.keys.setdefault((side, backend), {})[target] = environment.key
 
 
 def _is_aa(parts: _Parts) -> bool:

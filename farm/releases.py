@@ -6,8 +6,9 @@ Every arm of a cell has one build variant, and every package outside torch's own
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -16,10 +17,10 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from farm.errors import EnvironmentFailed, InfrastructureFailed, UsageError
-from farm.installer import InstallerError, lock, redact_text
+from farm.installer import InstallerError, lock, redact_text, unserved
 from farm.model import Backend, Environment, EnvironmentRefused, LockedPackage, Release, Side
 
-__all__ = ["ReleaseRequest", "Resolution", "is_torch_family", "one_build", "parse_request", "resolve"]
+__all__ = ["ReleaseRequest", "Resolution", "is_torch_family", "of_one_night", "one_build", "parse_request", "resolve"]
 
 #: What may be typed after --candidate and --baseline.
 FORMS = "2.13, 2.13.0, 2.13.0rc2, nightly, 2.14.0.dev20261130, a wheel's path or a URL"
@@ -117,6 +118,8 @@ class _Build:
     requirement: str
     variant: str
     packages: tuple[LockedPackage, ...]
+    kept: str = ""
+    """Why it is the lock of an earlier build; "" where an index serves it."""
 
     @property
     def torch(self) -> LockedPackage:
@@ -132,15 +135,17 @@ def resolve(
     backend: Backend,
     baseline_default: str | None = None,
     shared_packages: tuple[str, ...] = SHARED_PACKAGES,
+    kept: Sequence[Environment] = (),
 ) -> Resolution:
     """Return one exact environment an arm for ``platform`` (uv's triple) and ``python`` ("3.11").
 
-    ``baseline`` None means ``baseline_default``, else the newest patch of the minor before the candidate's.
+    ``baseline`` None means ``baseline_default``, else the newest patch of the minor before the candidate's. ``kept``
+    are locks whose every wheel is kept here: of a release that no index serves whole any more, they are what is left.
 
     Raises UsageError for a version that cannot be meant or that no index serves, InfrastructureFailed where the
     index cannot be reached; a release without a wheel for this platform is `refused` in the answer.
     """
-    where = _Where(platform, python, shared_packages)
+    where = _Where(platform, python, shared_packages, tuple(kept))
     wanted = parse_request(candidate)
     new = _exact(wanted, where, "--candidate")
     named = baseline or baseline_default
@@ -169,11 +174,51 @@ def resolve(
         Side.BASELINE: _environment(chosen_old, packages_old, where),
         Side.CANDIDATE: _environment(chosen_new, packages_new, where),
     }
-    notes = [note]
+    notes = [note, *(build.kept for build in (chosen_old, chosen_new) if build.kept)]
     aa = chosen_old.torch.sha256 == chosen_new.torch.sha256
     if aa:
         notes.append(f"A/A run: both arms are the same wheel, {chosen_new.torch.wheel}; differences are noise")
     return Resolution(environments, (), tuple(notes), aa, broken, pins)
+
+
+def of_one_night(resolutions: Mapping[str, Resolution], asked: Mapping[Side, str | None]) -> dict[str, Resolution]:
+    """Return ``resolutions`` (by where they hold) with one nightly in all of them, the newest that any of them has.
+
+    Where that nightly is not served yet, or not any more, its side is refused: an older one in its place would be
+    compared as if it were tonight's. ``asked`` is what was typed for each side.
+    """
+    found = dict(resolutions)
+    for side in [side for side, text in asked.items() if text is not None and text.strip() == "nightly"]:
+        nights = {
+            place: Version(resolution.environments[side].release.version)
+            for place, resolution in found.items()
+            if side in resolution.environments
+        }
+        for place, night in nights.items():
+            newest = max(nights.values())
+            if night < newest:
+                reason = (
+                    f"nightly {newest} is not served for {place}; the newest there is {night}, which is not measured "
+                    "in its place"
+                )
+                found[place] = _without(found[place], side, reason, str(newest))
+    return found
+
+
+def _without(resolution: Resolution, side: Side, reason: str, pin: str) -> Resolution:
+    gone = resolution.environments[side]
+    return replace(
+        resolution,
+        environments={other: found for other, found in resolution.environments.items() if other is not side},
+        refused=(
+            *resolution.refused,
+            EnvironmentRefused(side=side, platform=gone.release.platform, reason=reason),
+        ),
+        notes=(*resolution.notes, reason),
+        aa=False,
+        broken_control=None,
+        pins={**resolution.pins, side: pin},
+    )
 
 
 def one_build(
@@ -206,9 +251,10 @@ class _Where:
     platform: str
     python: str
     shared: tuple[str, ...]
+    kept: tuple[Environment, ...] = ()
 
     def lock(
-        self, requirement: str, constraints: tuple[str, ...] = (), *, prerelease: bool = False
+        self, requirement: str, constraints: tuple[str, ...] = (), *, prerelease: bool = False, alone: bool = False
     ) -> tuple[LockedPackage, ...]:
         return lock(
             [requirement, *self.shared],
@@ -216,7 +262,20 @@ class _Where:
             python=self.python,
             constraints=constraints,
             prerelease=prerelease,
+            alone=alone,
         )
+
+    def kept_builds(self, version: Version, why: str) -> list[_Build]:
+        """Return the builds of ``version`` whose every wheel is kept here, the last used first, one a variant."""
+        found: dict[str, _Build] = {}
+        for environment in self.kept:
+            release = environment.release
+            if (release.version, release.platform, environment.python) == (version.public, self.platform, self.python):
+                gone = "expired upstream" if version.is_devrelease else "not served whole any more"
+                note = f"torch {version.public} is {gone} and is installed from the wheels that are kept here: {why}"
+                build = _Build(release.requirement, release.variant, environment.packages, note)
+                found.setdefault(release.variant, build)
+        return list(found.values())
 
 
 @dataclass(frozen=True)
@@ -239,7 +298,11 @@ def _exact(request: ReleaseRequest, where: _Where, option: str) -> _Exact:
     if request.kind == "exact":
         assert request.version is not None
         # Whether this platform has a wheel is asked later, build by build; whether it exists at all is asked now.
-        _newest(request.requirement, where, option, request)
+        try:
+            _newest(request.requirement, where, option, request)
+        except UsageError as error:
+            if not where.kept_builds(request.version, str(error)):
+                raise
         return _Exact(request.version)
     found = _newest(request.requirement, where, option, request)
     if request.kind == "nightly" and not found.is_devrelease:
@@ -251,9 +314,12 @@ def _exact(request: ReleaseRequest, where: _Where, option: str) -> _Exact:
 
 
 def _newest(requirement: str, where: _Where, option: str, request: ReleaseRequest | None = None) -> Version:
-    """Return the newest version that ``requirement`` allows."""
+    """Return the newest version that ``requirement`` allows, whether or not what it needs can be had.
+
+    A release that lacks something is refused with its reason: it is never an older one in silence (CASES.md V5).
+    """
     try:
-        packages = where.lock(requirement, prerelease=bool(request and request.prerelease))
+        packages = where.lock(requirement, prerelease=bool(request and request.prerelease), alone=True)
     except InstallerError as error:
         text = request.text if request else requirement
         if error.kind == "missing" and not _blames_torch(error):
@@ -315,7 +381,7 @@ def _builds(
     if exact.wheel is not None:
         forms = [ReleaseRequest("wheel", exact.wheel, exact.version).requirement]
     builds: list[_Build] = []
-    last: EnvironmentFailed | None = None
+    last: InstallerError | None = None
     for form in forms:
         try:
             packages = where.lock(form, constraints, prerelease=exact.version.is_prerelease)
@@ -328,10 +394,30 @@ def _builds(
                 raise UsageError(f"there is no wheel at '{exact.wheel}'\n{error.last_words}") from error
             last = error if last is None or "+" not in form else last
             continue
+        found = Version(next(package.version for package in packages if package.name == "torch"))
+        if found.public != public:
+            # A nightly that another index "has" as an old release (CASES.md V2).
+            raise UsageError(f"torch {public} was asked for, and the configured indexes answered with {found.public}")
         build = _Build(form, _variant(packages, where.platform), packages)
         if build.variant not in {known.variant for known in builds}:
             builds.append(build)
-    return builds or last or EnvironmentFailed(f"torch {public}: no build can be had")
+    if builds or last is None:
+        return builds or EnvironmentFailed(f"torch {public}: no build can be had")
+    refused = _refusal(public, last)
+    if last.kind not in ("missing", "absent", "platform", "yanked"):
+        return refused
+    return where.kept_builds(exact.version, str(refused)) or refused
+
+
+def _refusal(public: str, error: EnvironmentFailed) -> EnvironmentFailed:
+    """Return ``error`` with the requirement named that nothing is served for, if it is that."""
+    named = unserved(error.last_words)
+    if named is None:
+        return error
+    requirement, whose = named
+    needed = "it" if re.match(r"torch\b(?!-)", whose) else whose
+    words = f"torch {public} cannot be installed: {needed} needs {requirement}, and no configured index serves that"
+    return EnvironmentFailed(words, error.last_words)
 
 
 def _variant(packages: tuple[LockedPackage, ...], platform: str) -> str:

@@ -12,7 +12,7 @@ import platformdirs
 
 from farm.errors import UsageError
 
-__all__ = ["Home", "Settings", "load_settings"]
+__all__ = ["Home", "Settings", "load_settings", "wheelhouse_limit"]
 
 #: Keys that `farm.toml` may have, with what each means.
 KEYS = {
@@ -20,7 +20,11 @@ KEYS = {
     "home": "where environments, wheels and evidence are kept (FARM_HOME wins)",
     "baseline": "the release to compare with when --baseline is not given",
     "matrix": "a matrix of your own in place of the one that ships with the farm",
+    "wheelhouse_limit": 'how large the wheelhouse may become, "20 GB" (FARM_WHEELHOUSE_LIMIT wins)',
 }
+
+#: Decimal, as the disks themselves are sold and `df -H` says.
+SIZES = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 #: Inductor splits its C++ command lines at these: every compiled path would fail, and look like the release's fault.
 UNFIT = re.compile(r"[\s'\"\\]")
@@ -130,6 +134,7 @@ class Settings:
     baseline: str | None = None
     matrix: Path | None = None
     source: Path | None = None
+    wheelhouse_limit: str | None = None
 
 
 def load_settings(folder: Path | None = None) -> Settings:
@@ -148,8 +153,21 @@ def load_settings(folder: Path | None = None) -> Settings:
             baseline=values.get("baseline"),
             matrix=(path.parent / Path(matrix).expanduser()) if matrix else None,
             source=path,
+            wheelhouse_limit=values.get("wheelhouse_limit"),
         )
     return Settings(url=url)
+
+
+def wheelhouse_limit() -> int | None:
+    """Return how many bytes the wheelhouse may hold; None: as many as the disk. Raises UsageError for no size."""
+    named = os.environ.get("FARM_WHEELHOUSE_LIMIT")
+    text, source = (named, "FARM_WHEELHOUSE_LIMIT") if named else (load_settings().wheelhouse_limit, "wheelhouse_limit")
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) *(MB|GB|TB)", text.strip(), re.IGNORECASE)
+    if found is None:
+        raise UsageError(f"{source} '{text}' is not a size; write \"20 GB\"")
+    return round(float(found[1]) * SIZES[found[2].upper()])
 
 
 class _Number(str):

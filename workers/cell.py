@@ -157,7 +157,8 @@ class _CellRun:
 
         def build_one(environment: Environment) -> None:
             try:
-                self.built[environment.key] = build(environment, self.home)
+                sides = [arm.side for arm in self.cell.arms if self._environment(arm) == environment]
+                self.built[environment.key] = build(environment, self.home, sides)
             except EnvironmentFailed as error:
                 failures[environment.key] = error
 
@@ -274,7 +275,7 @@ class _CellRun:
         arm = self.cell.arms[0]
         folder = Path(tempfile.mkdtemp(prefix="control-", dir=self.scratch))
         with self._runner(python, f"control-{folder.name}", folder, settled_allocator=True) as session:
-            session.hello(START_TIMEOUT_S)
+            facts = session.hello(START_TIMEOUT_S)
             session.request("setup", self.cell.measuring.step_timeout_s, **setup_fields(self.cell, arm, self.workload))
             examined = session.request(
                 "examine",
@@ -285,7 +286,9 @@ class _CellRun:
                 threads=self.cell.measuring.threads,
                 memory=False,
             )
-        return {name: entry["sha256"] for name, entry in examined["outputs"].items()}
+        # What torch says of itself, too: another build may well compute the same.
+        said = {f"torch's own {name}": str(facts.get(name)) for name in ("torch", "cuda", "hip", "git")}
+        return said | {name: entry["sha256"] for name, entry in examined["outputs"].items()}
 
     # -- runners ------------------------------------------------------------------------------------------------
 

@@ -21,11 +21,12 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from farm.errors import EnvironmentFailed
-from farm.installer import LAST_LINES, base_python, no_index, redact_text, run_uv
-from farm.model import Environment, LockedPackage
+from farm.installer import LAST_LINES, InstallerError, base_python, no_index, redact_text, run_uv
+from farm.model import Environment, LockedPackage, Side
 from farm.pip_settings import installer_environment
 from farm.releases import is_torch_family
 from farm.settings import Home
+from workers.wheelhouse import folders_of, keep_closure, using
 
 __all__ = [
     "BuiltEnvironment",
@@ -68,18 +69,23 @@ class BuiltEnvironment:
     reused: bool
 
 
-def build(environment: Environment, home: Home) -> BuiltEnvironment:
-    """Return the environment of ``environment``'s lock, made if need be. Raises EnvironmentFailed."""
+def build(environment: Environment, home: Home, sides: Sequence[Side] = ()) -> BuiltEnvironment:
+    """Return the environment of ``environment``'s lock, made if need be, its wheels kept. Raises EnvironmentFailed.
+
+    ``sides`` are those on which it stands: what a baseline needs is watched and kept longer.
+    """
     root = home.environments / environment.key
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(root.with_suffix(".lock")):
+        with _locked(root.with_suffix(".lock")), using(home):
+            # Before it is installed: what is fetched for keeping is then not fetched again for installing.
+            keep_closure(environment, home, sides)
             # The interpreter under an environment can go away with an upgrade of the system.
             if (root / MARKER).is_file() and _python(root).exists():
                 found = installed_packages(root)
                 if not mismatches(environment.packages, found):
                     return BuiltEnvironment(_python(root), root, found, reused=True)
-            return _make(environment, root)
+            return _make(environment, root, home)
     except OSError as error:
         raise EnvironmentFailed(f"environment of torch {environment.release.version}: {error}") from error
 
@@ -133,10 +139,15 @@ def mismatches(packages: Sequence[LockedPackage], installed: Mapping[str, str]) 
         if version is None:
             found.append(f"{package.name} {package.version} is missing")
         # Metadata may leave the local part out (CASES.md V11: the index says 2.12.1, torch says 2.12.1+cu130).
-        elif version == "unknown" or Version(version).public != Version(package.version).public:
+        elif version == "unknown" or _differ(Version(version), Version(package.version)):
             found.append(f"{package.name} is {version}, locked is {package.version}")
     strangers = sorted(installed.keys() - {package.name for package in packages})
     return found + [f"{name} {installed[name]} is not in the lock" for name in strangers]
+
+
+def _differ(installed: Version, locked: Version) -> bool:
+    two_builds = None not in (installed.local, locked.local) and installed.local != locked.local
+    return installed.public != locked.public or two_builds
 
 
 def make_venv(root: Path) -> None:
@@ -147,15 +158,39 @@ def make_venv(root: Path) -> None:
     )
 
 
-def sync(environment: Environment, root: Path) -> None:
-    """Install exactly the lock of ``environment`` at ``root``."""
+def sync(environment: Environment, root: Path, home: Home) -> None:
+    """Install exactly the lock of ``environment`` at ``root``: from uv's cache, the wheelhouse, or the index.
+
+    A cache that has all costs nothing; the wheelhouse has what no index serves any more. Raises InstallerError.
+    """
+    try:
+        _sync(environment, root, ["--offline"])
+        return
+    except InstallerError as error:
+        if error.kind in ("no space", "permission"):
+            raise
+    folders = folders_of(environment.packages, home)
+    if folders is not None:
+        places = [word for folder in folders for word in ("--find-links", str(folder))]
+        try:
+            _sync(environment, root, ["--offline", "--no-index", *places], kept=True)
+            return
+        except InstallerError as error:
+            if error.kind in ("no space", "permission"):
+                raise
+            # A kept wheel that went bad: the index may have it.
+    _sync(environment, root, [])
+
+
+def _sync(environment: Environment, root: Path, options: list[str], *, kept: bool = False) -> None:
     lines = root / "farm-requirements.txt"
-    lines.write_text(requirement_lines(environment))
+    lines.write_text(requirement_lines(environment, by_name=kept))
     # A lock is narrower than any constraint, and uv takes no constraint without a hash beside hashed requirements.
     settings = {name: value for name, value in installer_environment().items() if name != "UV_CONSTRAINT"}
-    command = ["pip", "sync", "--quiet", "--python", str(_python(root)), "--require-hashes", *no_index(settings)]
+    if not kept:
+        options = [*options, *no_index(settings)]
     run_uv(
-        [*command, str(lines)],
+        ["pip", "sync", "--quiet", "--python", str(_python(root)), "--require-hashes", *options, str(lines)],
         environment=settings,
         what=f"installing torch {environment.release.version} ({environment.release.variant})",
     )
@@ -180,12 +215,12 @@ def site_packages(root: Path) -> Path:
     return found[0] if found else root / "lib"
 
 
-def _make(environment: Environment, root: Path) -> BuiltEnvironment:
+def _make(environment: Environment, root: Path, home: Home) -> BuiltEnvironment:
     release = environment.release
     shutil.rmtree(root, ignore_errors=True)
     try:
         make_venv(root)
-        sync(environment, root)
+        sync(environment, root, home)
         found = installed_packages(root)
         wrong = mismatches(environment.packages, found)
         if wrong:

@@ -27,6 +27,8 @@ __all__ = [
     "recorded",
     "stale_bytecode",
     "strays",
+    "top_folders",
+    "touched_files",
     "wheel_facts",
 ]
 
@@ -85,14 +87,41 @@ def damaged_files(site: Path, distribution: Distribution) -> list[str]:
     return found
 
 
+def touched_files(site: Path, distribution: Distribution) -> list[str]:
+    """Return the files of ``distribution`` that are missing or of another size than its RECORD says. It reads none.
+
+    For packages that stay: whoever replaces a neighbour in a folder of both takes away or writes over shared files.
+    """
+    found = []
+    for row in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
+        name, digest, size = (*row, "", "", "")[:3]
+        try:
+            there = (site / name).stat().st_size
+        except OSError:
+            if digest:
+                found.append(f"{name} of {distribution.metadata['Name']} is missing")
+            continue
+        if digest and size.isdecimal() and there != int(size):
+            found.append(f"{name} of {distribution.metadata['Name']} is {there} bytes long, recorded are {size}")
+    return found
+
+
+def top_folders(rows: Iterable[Row]) -> set[str]:
+    """Return the folders of site-packages that ``rows`` lie in; metadata and what lies outside is left out."""
+    first = (name.partition("/") for name, _ in rows)
+    outside = ("..", "")
+    metadata = (".dist-info", ".data")
+    return {top for top, slash, _ in first if slash and top not in outside and not top.endswith(metadata)}
+
+
 def _digest(path: Path, algorithm: str) -> str:
     with path.open("rb") as file:
         raw = hashlib.file_digest(file, algorithm).digest()
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-def strays(sites: Collection[Path], folder: str = "torch") -> list[str]:
-    """Return files under ``folder`` that no distribution owns: what a replaced release left behind."""
+def strays(sites: Collection[Path], folders: Collection[str] = ("torch",)) -> list[str]:
+    """Return files under ``folders`` that no distribution owns: what a replaced release left behind."""
     owned = {
         os.path.realpath(Path(str(distribution.locate_file("")), name))
         for distribution in distributions(path=[str(site) for site in sites])
@@ -100,29 +129,33 @@ def strays(sites: Collection[Path], folder: str = "torch") -> list[str]:
     }
     found = []
     for site in sites:
-        for path in sorted((site / folder).rglob("*")):
+        for path in sorted(path for folder in folders for path in (site / folder).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts and os.path.realpath(path) not in owned:
                 found.append(f"{path.relative_to(site)} belongs to no installed package")
     return found[:SHOWN]
 
 
-def stale_bytecode(site: Path, since: float, folders: Collection[str] = ("torch",)) -> list[str]:
-    """Return bytecode under ``folders`` that is of what was replaced at ``since`` (epoch), and would be run.
+def stale_bytecode(site: Path, since: float, replaced: Iterable[Distribution]) -> list[str]:
+    """Return bytecode beside the sources of ``replaced`` that is older than their replacement, ``since`` (epoch).
 
-    Python takes bytecode by the time and size of its source (PEP 552), and any where there is no source at all.
+    Python takes bytecode by the time and size of its source (PEP 552), and any where there is no source at all. That a
+    source was put there since is read from its change time, so only what was just installed, from a cache of its own,
+    may be asked about: linking a file elsewhere changes that time too, and an installer's cache is shared.
     """
     found = []
-    for folder in folders:
-        for path in sorted((site / folder).rglob("*.pyc")):
-            cached = path.parent.name == "__pycache__"
-            name = f"{path.name.partition('.')[0]}.py"
-            source = path.parent.parent / name if cached else path.with_suffix(".py")
+    owned = {name for distribution in replaced for name, _ in recorded(distribution) if name.endswith(".py")}
+    for folder in sorted({str(Path(name).parent) for name in owned}):
+        for path in sorted([*(site / folder).glob("*.pyc"), *(site / folder).glob("__pycache__/*.pyc")]):
             if path.stat().st_mtime >= since:
                 continue
+            cached = path.parent.name == "__pycache__"
+            source = site / folder / f"{path.name.partition('.')[0]}.py"
             if not source.is_file():
                 if not cached:
                     found.append(f"{path.relative_to(site)} is bytecode without a source, and would be run")
-            elif bytecode_fits(path, source.stat()) and source.stat().st_ctime >= since:
+            elif str(source.relative_to(site)) in owned and (
+                bytecode_fits(path, source.stat()) and source.stat().st_ctime >= since
+            ):
                 found.append(f"{path.relative_to(site)} is bytecode of what was replaced, and would be run")
     return found[:SHOWN]
 

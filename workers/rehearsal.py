@@ -2,10 +2,10 @@
 
 A copy of the candidate's environment serves for a moment: it writes state, and bytecode beside its sources. Then the
 baseline is put back from the wheelhouse alone, with an empty installer cache. What is installed is held against the
-baseline's lock, file by file for what was reinstalled, the control workload must give bitwise what it gave before the
-upgrade, and the baseline opens what the candidate wrote. A second walk shows whether the first one was luck.
+baseline's lock and its wheels, the control workload must give bitwise what it gave before the upgrade, and the baseline
+opens what the candidate wrote. A second walk shows whether the first one was luck.
 
-Nothing asks a human: every process has its input closed, so what would ask fails.
+Nothing asks a human: every process has its input closed, so what would ask fails, and what waits is ended.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Any, cast
+from zipfile import BadZipFile
 
 from farm.errors import EnvironmentFailed
 from farm.installer import run_uv
-from farm.model import Environment, KeptState, LockedPackage, Outcome, Rehearsal, StateKind
+from farm.model import Environment, KeptState, LockedPackage, Outcome, Rehearsal, Side, StateKind
 from farm.owners import owner_name
 from farm.pip_settings import installer_environment
 from farm.settings import Home
@@ -37,10 +39,21 @@ from workers.environments import (
     site_packages,
     sync,
 )
-from workers.installed import bytecode_fits, damaged_files, found_in, stale_bytecode, strays
+from workers.installed import (
+    bytecode_fits,
+    damaged_files,
+    files_digest,
+    found_in,
+    recorded,
+    stale_bytecode,
+    strays,
+    top_folders,
+    touched_files,
+    wheel_facts,
+)
 from workers.session import ArmEnded
 from workers.state import StateKeeper
-from workers.wheelhouse import delta, flat_folder, keep
+from workers.wheelhouse import delta, flat_folder, keep, using
 
 __all__ = ["rehearse"]
 
@@ -65,6 +78,11 @@ WAYS = {
     ),
     "darwin": (("sandbox-exec", ("sandbox-exec", "-p", "(version 1)(allow default)(deny network*)")),),
 }
+
+#: Mismatches that are kept; a release that is wrong is wrong in thousands of files.
+SHOWN = 20
+#: Past the longest way back that a shipped tier allows: an installer that is not through by then is not coming back.
+REINSTALL_TIMEOUT_S = 900.0
 
 
 @dataclass
@@ -121,20 +139,21 @@ def rehearse(
     try:
         home.scratch.mkdir(parents=True, exist_ok=True)
         # Beside the environments: on another file system nothing could be hard-linked.
-        with tempfile.TemporaryDirectory(prefix=f"{owner_name('rehearsal')}-", dir=home.scratch) as scratch:
+        folder = tempfile.TemporaryDirectory(prefix=f"{owner_name('rehearsal')}-", dir=home.scratch)
+        with folder as scratch, using(home):
             with walk.step("prepare control"):
-                python = build(baseline, home).python
+                python = build(baseline, home, (Side.BASELINE,)).python
                 try:
                     expected = control(python)
                 except ArmEnded as ended:
-                    reason = f"the control workload does not run on the baseline: {ended.reason}"
+                    reason = f"the control workload does not run on the baseline: {_plainly(ended)}"
                     return walk.ended(ended.outcome, reason, last_words=ended.log_tail, control_ran=False)
             with walk.step("prepare wheelhouse"):
                 keep(wheels, home, baseline.release.requirement)
             root = Path(scratch) / "environment"
             with walk.step("prepare candidate"):
                 make_venv(root)
-                sync(candidate, root)
+                sync(candidate, root, home)
             if keeper is not None:
                 with walk.step("prepare state"):
                     keeper.write(root / "bin/python")
@@ -146,13 +165,13 @@ def rehearse(
                     walk.state = cast(dict[StateKind, KeptState], keeper.read(root / "bin/python"))
             walk.again = True
             with walk.step("prepare candidate"):
-                sync(candidate, root)
+                sync(candidate, root, home)
             return _walk_back(walk, baseline, wheels, root, home, expected, control)
     except EnvironmentFailed as error:
         return walk.ended(Outcome.FAILED, str(error), last_words=error.last_words)
     except ArmEnded as ended:
-        return walk.ended(ended.outcome, f"control workload: {ended.reason}", last_words=ended.log_tail)
-    except OSError as error:
+        return walk.ended(ended.outcome, f"control workload: {_plainly(ended)}", last_words=ended.log_tail)
+    except (OSError, BadZipFile) as error:
         return walk.ended(Outcome.FAILED, f"the rehearsal could not go on: {error}")
 
 
@@ -168,10 +187,11 @@ def _walk_back(
     prefix, walk.network_off_by = network_off()
     if not prefix:
         return walk.ended(Outcome.FAILED, f"the network cannot be taken away here: {walk.network_off_by}")
-    before = installed_packages(root)
+    before, folders = installed_packages(root), _folders_that_move(baseline, wheels, root)
     began = time.time()
+    house = Path(tempfile.mkdtemp(prefix="wheels-", dir=root.parent))
     with walk.step("reinstall"):
-        _reinstall(baseline, wheels, root, home, prefix)
+        _reinstall(baseline, wheels, root, flat_folder(wheels, home, house), prefix)
     after = installed_packages(root)
     walk.reinstalled = tuple(
         f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}"
@@ -181,26 +201,56 @@ def _walk_back(
     with walk.step("verify"):
         wrong = mismatches(baseline.packages, after)
         site = site_packages(root)
-        for name, distribution in found_in([site]).items():
-            wrong += damaged_files(site, distribution) if name in {wheel.name for wheel in wheels} else []
-        wrong += strays([site])
-        idle = _idle_bytecode(site)
-        stale = tuple(stale_bytecode(site, began))
-        walk.leftovers = (*stale, *((f"bytecode that nothing will use: {idle} files",) if idle else ()))
+        moved, installed = {wheel.name: house / wheel.wheel for wheel in wheels}, found_in([site])
+        for name, distribution in installed.items():
+            if name in moved:
+                wrong += _other_than(moved[name], distribution) or damaged_files(site, distribution)
+            else:
+                wrong += touched_files(site, distribution)
+        wrong += strays([site], folders | {"torch"})
+        wrong += stale_bytecode(site, began, [installed[name] for name in moved if name in installed])
+        if idle := _idle_bytecode(site):
+            walk.leftovers = tuple(dict.fromkeys([*walk.leftovers, f"bytecode that nothing will use: {idle} files"]))
     with walk.step("control"):
-        equal = control(root / "bin/python") == expected
-    more: dict[str, Any] = {"mismatches": wrong, "control_equal": equal}
+        found = control(root / "bin/python")
+    differ = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+    more: dict[str, Any] = {"mismatches": wrong[:SHOWN], "control_equal": not differ}
     if wrong:
         return walk.ended(Outcome.FAILED, f"what is installed is not the baseline's lock: {wrong[0]}", **more)
-    if not equal:
-        return walk.ended(Outcome.FAILED, "control outputs differ from those before the upgrade", **more)
+    if differ:
+        reason = f"control outputs differ from those before the upgrade: {', '.join(differ)}"
+        return walk.ended(Outcome.FAILED, reason, **more)
     return walk.ended(Outcome.OK, **more)
 
 
+def _plainly(ended: ArmEnded) -> str:
+    """Return why a runner ended; one that waits for a human is told from one that fails."""
+    if ended.outcome is Outcome.TIMED_OUT:
+        return f"it hangs: {ended.reason}"
+    return f"it asks a human: {ended.reason}" if "EOFError" in f"{ended.reason}{ended.log_tail}" else ended.reason
+
+
+def _folders_that_move(baseline: Environment, wheels: tuple[LockedPackage, ...], root: Path) -> set[str]:
+    """Return the folders of all that will be replaced or taken out: what is left of it would lie there."""
+    stays = {package.name for package in baseline.packages} - {wheel.name for wheel in wheels}
+    found = found_in([site_packages(root)])
+    return {folder for name in found.keys() - stays for folder in top_folders(recorded(found[name]))}
+
+
+def _other_than(wheel: Path, distribution: Distribution) -> list[str]:
+    """Return whether the record of ``distribution`` is another one than that of ``wheel``."""
+    rows = recorded(distribution)
+    what = f"{distribution.metadata['Name']} {distribution.version}"
+    if not rows:
+        return [f"{what} has lost its RECORD"]
+    if files_digest(rows) != files_digest(wheel_facts(wheel).rows):
+        return [f"{what} is another build than '{wheel.name}'"]
+    return []
+
+
 def _reinstall(
-    baseline: Environment, wheels: tuple[LockedPackage, ...], root: Path, home: Home, prefix: tuple[str, ...]
+    baseline: Environment, wheels: tuple[LockedPackage, ...], root: Path, house: Path, prefix: tuple[str, ...]
 ) -> None:
-    house = flat_folder(wheels, home, Path(tempfile.mkdtemp(prefix="wheels-", dir=root.parent)))
     lines = root.parent / "baseline.txt"
     lines.write_text(requirement_lines(baseline, by_name=True))
     environment = {name: value for name, value in installer_environment().items() if not name.startswith("UV_")}
@@ -212,7 +262,13 @@ def _reinstall(
     command += ["--python", str(root / "bin/python"), str(lines)]
     missing = [wheel.wheel for wheel in wheels if not (house / wheel.wheel).exists()]
     try:
-        run_uv(command, environment=environment, prefix=prefix, what="reinstalling the baseline without a network")
+        run_uv(
+            command,
+            environment=environment,
+            prefix=prefix,
+            what="reinstalling the baseline without a network",
+            timeout_s=REINSTALL_TIMEOUT_S,
+        )
     except EnvironmentFailed as error:
         if missing:
             raise EnvironmentFailed(

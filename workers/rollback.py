@@ -23,7 +23,7 @@ from workers.rollback_plan import Companions, Wanted, make_plan, same_version
 from workers.rollback_proof import prove
 from workers.swap import Keeping, into_units, out_units
 from workers.user_environment import UserEnvironment
-from workers.wheelhouse import flat_folder, held, keep
+from workers.wheelhouse import flat_folder, held, keep, using
 
 __all__ = ["Done", "roll_back", "undo"]
 
@@ -50,7 +50,7 @@ def roll_back(
     """
     keeping = Keeping(environment)
     try:
-        with keeping.locked():
+        with keeping.locked(), using(home):
             journal = keeping.journal
             again = False
             if journal is not None and journal.phase != "proven":

@@ -15,7 +15,7 @@ from packaging.version import InvalidVersion, Version
 from farm.installer import LAST_LINES, redact_text
 from farm.model import PlacedPackage, RollbackJournal, RollbackProof, TorchIdentity
 from farm.settings import Home
-from workers.installed import files_digest, recorded, stale_bytecode, strays, wheel_facts
+from workers.installed import files_digest, found_in, recorded, stale_bytecode, strays, wheel_facts
 from workers.rollback_plan import Wanted, same_version, satisfied
 from workers.user_environment import UserEnvironment, canonical, clean_variables
 from workers.wheelhouse import held
@@ -67,7 +67,9 @@ def prove(
     wrong += strays(environment.sites)
     if journal.completed is not None and journal.stage and not later:
         for site in environment.sites:
-            wrong += stale_bytecode(site, journal.completed)
+            own = found_in([site])
+            moved = [own[move.name] for move in journal.moves if move.after is not None and move.name in own]
+            wrong += stale_bytecode(site, journal.completed, moved)
     wrong += _needs(environment, journal)
     says: dict[str, str | None] = {}
     say("importing torch and letting it compute")

@@ -67,6 +67,7 @@ from farm.model.rollback import (
     TorchIdentity,
 )
 from farm.model.run import Evidence, Progress, RunRow, RunState, Standing
+from farm.model.wheelhouse import KeptWheel, Served, WatchedWheel, WheelhouseManifest, WheelState, WheelUse
 from farm.model.words import (
     SCHEMA_VERSION,
     Backend,
@@ -117,6 +118,7 @@ __all__ = [
     "IsolationRound",
     "Judgement",
     "KeptState",
+    "KeptWheel",
     "LockedPackage",
     "Measuring",
     "Memory",
@@ -140,6 +142,7 @@ __all__ = [
     "RollbackProof",
     "RunRow",
     "RunState",
+    "Served",
     "Side",
     "Stage",
     "StageDecision",
@@ -154,6 +157,10 @@ __all__ = [
     "Track",
     "Validity",
     "Verdict",
+    "WatchedWheel",
+    "WheelState",
+    "WheelUse",
+    "WheelhouseManifest",
     "Window",
     "decompress",
     "pack_ns",

@@ -31,7 +31,16 @@ def kept(home: Path) -> Evidence:
     return found
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS), ["workload", "list"], ["workload", "show"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        *([name] for name in COMMANDS),
+        ["workload", "list"],
+        ["workload", "show"],
+        *([["wheelhouse", name] for name in ("list", "verify", "prune", "watch", "pull")]),
+    ],
+)
 def test_every_command_has_help_with_an_example(farm: Farm, command: list[str]) -> None:
     for option in ("--help", "-h"):
         ended = farm(*command, option)

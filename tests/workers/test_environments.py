@@ -309,7 +309,7 @@ def test_only_the_wheels_that_differ_are_kept_and_each_once(links: Path, home: H
     wheels = delta(baseline, candidate)
     assert [wheel.wheel for wheel in wheels] == [old.name]
     keep(wheels, home, baseline.release.requirement)
-    (kept,) = home.wheelhouse.glob("*/*")
+    (kept,) = home.wheelhouse.glob("*/*.whl")
     assert kept.read_bytes() == old.read_bytes()
     old.unlink()
     keep(wheels, home, baseline.release.requirement)
@@ -322,10 +322,13 @@ def test_a_kept_wheel_that_went_bad_is_fetched_again(links: Path, home: Home) ->
     environment = everything(links)
     keep(environment.packages, home, environment.release.requirement)
     kept = next(home.wheelhouse.glob(f"*/{old.name}"))
-    kept.write_bytes(kept.read_bytes()[:-7])
+    whole = kept.read_bytes()
+    # It is linked to the index's own file, which stays as it is.
+    kept.unlink()
+    kept.write_bytes(whole[:-7])
     keep(environment.packages, home, environment.release.requirement)
     assert kept.read_bytes() == old.read_bytes()
-    assert not list(home.wheelhouse.glob("*/.fetching-*"))
+    assert not list(home.wheelhouse.glob("fetching-*"))
 
 
 def test_a_wheel_that_cannot_be_fetched_is_named(links: Path, home: Home) -> None:
@@ -357,7 +360,7 @@ def test_pip_looks_where_uv_was_told_to_look(
         pip_settings.cache_clear()
         environment = environment_of(torch, numpy)
         keep(environment.packages, home, environment.release.requirement)
-    assert {path.name for path in home.wheelhouse.glob("*/*")} == {torch.name, numpy.name}
+    assert {path.name for path in home.wheelhouse.glob("*/*.whl")} == {torch.name, numpy.name}
 
 
 # -- the real releases

@@ -28,6 +28,7 @@ from tests.wheels import (
 )
 from workers import rehearsal as rehearsal_module
 from workers.environments import build, installed_packages, site_packages, sync
+from workers.installed import found_in, recorded
 from workers.rehearsal import network_off, rehearse
 from workers.session import ArmEnded
 from workers.wheelhouse import keep
@@ -238,12 +239,42 @@ def test_bytecode_of_the_candidate_that_the_baseline_would_run_is_found(
 
     monkeypatch.setattr(rehearsal_module, "_reinstall", left_behind)
     result = walked(pair, home)
-    said = (
-        "gone.pyc is bytecode without a source"
-        if sourceless
-        else "old.cpython-311.pyc is bytecode of what was replaced"
-    )
-    assert any(said in line for line in result.leftovers)
+    said = "gone.pyc is bytecode without a source" if sourceless else "old.cpython-311.pyc is bytecode of what was"
+    assert result.outcome is Outcome.FAILED
+    assert any(said in line for line in result.mismatches)
+
+
+@pytest.mark.usefixtures("isolated")
+def test_a_source_that_another_environment_links_meanwhile_is_not_taken_for_a_new_one(
+    pair: tuple[Environment, Environment], home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sources that stay are links into the installer's cache: a link elsewhere changes their change time."""
+    real = rehearsal_module._reinstall
+
+    def beside_another(baseline: Environment, wheels: object, root: Path, *rest: object) -> None:
+        real(baseline, wheels, root, *rest)  # type: ignore[arg-type]
+        site = site_packages(root)
+        put_back = {wheel.name for wheel in wheels}  # type: ignore[attr-defined]
+        stays = next(
+            site / name
+            for owner, distribution in found_in([site]).items()
+            if owner not in put_back
+            for name, _ in recorded(distribution)
+            if name.endswith(".py")
+        )
+        found = stays.stat()
+        bytecode = stays.parent / "__pycache__" / f"{stays.stem}.cpython-311.pyc"
+        bytecode.parent.mkdir(exist_ok=True)
+        bytecode.write_bytes(struct.pack("<4sIII", b"\0" * 4, 0, int(found.st_mtime), found.st_size))
+        os.utime(bytecode, (1, 1))
+        os.link(stays, tmp_path / f"link-{os.urandom(4).hex()}")
+        linked.append(stays.stat().st_ctime)
+
+    linked: list[float] = []
+    monkeypatch.setattr(rehearsal_module, "_reinstall", beside_another)
+    result = walked(pair, home)
+    assert (result.outcome, result.reason) == (Outcome.OK, "")
+    assert len(linked) == 2
 
 
 @pytest.mark.usefixtures("isolated")
@@ -380,6 +411,9 @@ def test_a_baseline_that_is_not_served_any_more_fails_today_and_names_the_wheel(
     pair: tuple[Environment, Environment], home: Home, index: Index, tmp_path: Path
 ) -> None:
     def forget(python: Path) -> dict[str, str]:
+        # From before wheels were kept: the environment is there, its wheels are not.
+        next(home.wheelhouse.glob(f"*/{TORCH}")).unlink()
+        (tmp_path / "wheels" / TORCH).unlink()
         index.remove(tmp_path / "wheels" / TORCH)
         return control(python)
 
@@ -393,7 +427,7 @@ def test_a_baseline_that_is_not_served_any_more_fails_today_and_names_the_wheel(
 def test_a_file_that_the_candidate_left_behind_is_found(
     pair: tuple[Environment, Environment], home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def leave(environment: Environment, root: Path) -> None:
+    def leave(environment: Environment, root: Path, home: Home) -> None:
         (site_packages(root) / "torch/generated.py").write_text("value = 3\n")
 
     monkeypatch.setattr(rehearsal_module, "sync", after(sync, leave))
@@ -437,10 +471,78 @@ def test_a_package_that_stayed_is_found(
 
 
 @pytest.mark.usefixtures("isolated")
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_package_that_stays_and_lost_a_file_to_its_neighbour_is_found(
+    pair: tuple[Environment, Environment], home: Home, monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    name = next(package.name for package in pair[0].packages if package.name not in ("torch", "triton"))
+    touched: list[str] = []
+
+    def touch(baseline: Environment, wheels: object, root: Path, *rest: object) -> None:
+        site = site_packages(root)
+        file = next(file for file, digest in recorded(found_in([site])[name]) if digest and file.endswith(".py"))
+        (site / file).unlink()
+        if not lost:
+            (site / file).write_text("value = 'of the neighbour'\n")
+        touched.append(file)
+
+    monkeypatch.setattr(rehearsal_module, "_reinstall", after(rehearsal_module._reinstall, touch))
+    result = walked(pair, home)
+    assert result.outcome is Outcome.FAILED
+    assert [touched[0] in found and name in found for found in result.mismatches] == [True]
+
+
+@pytest.mark.usefixtures("isolated")
+def test_a_file_left_in_the_folder_of_a_companion_that_moved_is_found(
+    pair: tuple[Environment, Environment], home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leave(environment: Environment, root: Path, home: Home) -> None:
+        (site_packages(root) / "triton/generated.py").write_text("value = 3\n")
+
+    monkeypatch.setattr(rehearsal_module, "sync", after(sync, leave))
+    assert walked(pair, home).mismatches == ("triton/generated.py belongs to no installed package",)
+
+
+@pytest.mark.usefixtures("isolated")
+@pytest.mark.parametrize(("record", "told"), [("", "torch 2.12.1 has lost its RECORD"), ("another", "another build")])
+def test_what_is_recorded_must_be_what_the_wheel_says(
+    pair: tuple[Environment, Environment], home: Home, monkeypatch: pytest.MonkeyPatch, record: str, told: str
+) -> None:
+    def rewrite(baseline: Environment, wheels: object, root: Path, *rest: object) -> None:
+        path = next(site_packages(root).glob("torch-*.dist-info")) / "RECORD"
+        path.write_text("torch/old.py,sha256=AAAA,10\n" if record else "")
+
+    monkeypatch.setattr(rehearsal_module, "_reinstall", after(rehearsal_module._reinstall, rewrite))
+    result = walked(pair, home)
+    assert result.outcome is Outcome.FAILED
+    assert told in result.mismatches[0]
+
+
+@pytest.mark.usefixtures("isolated")
+def test_an_installer_that_hangs_is_ended_and_has_failed(
+    pair: tuple[Environment, Environment], home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rehearsal_module, "REINSTALL_TIMEOUT_S", 0.001)
+    result = walked(pair, home)
+    assert result.outcome is Outcome.FAILED
+    assert "it hangs" in result.reason
+    assert left(home) == []
+
+
+def test_a_control_workload_that_asks_a_human_has_failed_and_says_so(
+    pair: tuple[Environment, Environment], home: Home
+) -> None:
+    def ask(python: Path) -> dict[str, str]:
+        raise ArmEnded(Outcome.CRASHED, "ended with code 1", "Proceed? EOFError: EOF when reading a line")
+
+    assert "it asks a human" in rehearse(*pair, home, ask).reason
+
+
+@pytest.mark.usefixtures("isolated")
 def test_control_outputs_that_differ_in_one_bit_fail(pair: tuple[Environment, Environment], home: Home) -> None:
     result = rehearse(*pair, home, lambda python: {"out": str(python)})
     assert result.outcome is Outcome.FAILED
-    assert result.reason == "control outputs differ from those before the upgrade"
+    assert result.reason == "control outputs differ from those before the upgrade: out"
     assert result.control_equal is False
     assert result.mismatches == ()
 

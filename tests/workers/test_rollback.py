@@ -89,7 +89,9 @@ def home(tmp_path: Path, wheels: Path, locks: tuple[Environment, Environment]) -
 
 @pytest.fixture
 def wanted(locks: tuple[Environment, Environment]) -> Wanted:
-    return Wanted(locks[0], "the baseline of run r-1")
+    # From an index that is gone: what the wheelhouse lacks is had from a configured place or not at all.
+    packages = tuple(one.model_copy(update={"url": f"https://index.invalid/{one.wheel}"}) for one in locks[0].packages)
+    return Wanted(locks[0].model_copy(update={"packages": packages}), "the baseline of run r-1")
 
 
 @pytest.fixture
