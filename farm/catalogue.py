@@ -38,6 +38,9 @@ DECLARATIONS: dict[str, type] = {
 #: What a case may say, and the types that each may have.
 CASE: dict[str, tuple[type, ...]] = {"suites": (list, tuple), "parameters": (dict,), "production_shape": (bool,)}
 
+#: Files of the package that hold none.
+NO_WORKLOADS = ("__init__", "contract")
+
 Value = int | float | str | bool
 TRACKS = ("production", "prototype")
 
@@ -103,11 +106,19 @@ class WorkloadSpec:
 
 
 def catalogue() -> dict[str, WorkloadSpec]:
-    """Return every installed workload by name, as the entry points of group farm.workloads name them."""
-    return {entry.name: _installed(entry.name, entry.module) for entry in sorted(entry_points(group=GROUP))}
+    """Return every workload by name: the files of our own package, and what others name as farm.workloads.
+
+    Raises UsageError for a workload of theirs that has the name of another, or whose module is gone.
+    """
+    folder = Path(str(files("workloads")))
+    found = {path.stem: _read(path, path.stem) for path in sorted(folder.glob("*.py")) if path.stem not in NO_WORKLOADS}
+    for entry in sorted(entry_points(group=GROUP)):
+        if entry.name in found:
+            raise UsageError(f"workload '{entry.name}': '{entry.module}' has the name of another workload; rename it")
+        found[entry.name] = _installed(entry.name, entry.module)
+    return dict(sorted(found.items()))
 
 
-@lru_cache(maxsize=64)
 def _installed(name: str, module: str) -> WorkloadSpec:
     try:
         spec = importlib.util.find_spec(module)
@@ -115,7 +126,12 @@ def _installed(name: str, module: str) -> WorkloadSpec:
         spec = None
     if spec is None or spec.origin is None:
         raise UsageError(f"workload '{name}': module '{module}' cannot be found; install its package again")
-    return read_workload(Path(spec.origin), name)
+    return _read(Path(spec.origin), name)
+
+
+@lru_cache(maxsize=256)
+def _read(file: Path, name: str) -> WorkloadSpec:
+    return read_workload(file, name)
 
 
 def read_workload(file: Path, name: str | None = None) -> WorkloadSpec:

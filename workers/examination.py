@@ -22,6 +22,7 @@ from farm.model import (
     Cell,
     Comparison,
     CompileExport,
+    Drill,
     Examination,
     Memory,
     Operator,
@@ -135,6 +136,7 @@ class Examiner:
                 memory=True,
                 faults=True,
                 trace=True,
+                drill=self.cell.kind == "measure",
             )
             if not raw["memory"]["process_peak_bytes"]:
                 raw["memory"]["process_peak_bytes"] = self._process_peaks(arm)
@@ -170,6 +172,8 @@ class Examiner:
             path_ran=raw["path_ran"],
             faults_per_step=raw["faults_per_step"],
             trace=self._trace(trace["json"], trace["operators"], warnings) if trace else None,
+            facts=raw["facts"],
+            drill=Drill(**raw["drill"]) if raw["drill"] else None,
             warnings=tuple(warnings),
         )
 

@@ -2,7 +2,8 @@
 
 A workload declares, sets itself up, and does one step. Its declarations are literals in the class body, because a
 coordinator reads them without torch. Everything random comes from torch's default generator, which the runner
-seeds before `Workload.setup`; tensors are made on the CPU and moved, so that every backend gets the same numbers.
+seeds before `Workload.setup`; tensors are made on the CPU and moved, so that every backend gets the same numbers and is
+held against one oracle, the first path on the CPU.
 """
 
 from __future__ import annotations
@@ -61,14 +62,29 @@ class Workload:
         """Return which implementation ran in the last step, as proven; raise `FellBack` if it was another."""
         return ""
 
+    def facts(self) -> Mapping[str, str | float | bool]:
+        """Return what is worth knowing of a step and is no output: "blocks skipped": 0.93, "loss after 100 steps".
+
+        Called once after an untimed step, and may take longer than one; shown with the evidence, judged by no gate.
+        """
+        return {}
+
+    def switch_off(self) -> str:
+        """Turn this path's own kernel off in this process, as an operator would; return how, in words.
+
+        The drill: a step is done afterwards, and `path_ran` must then raise `FellBack`, or the switch does nothing.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no switch")
+
     def program(self) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
         """Return the module and its inputs that torch.compile and torch.export are asked for."""
         raise Unsupported("this workload has no module to compile or export")
 
     def to_oracle(self) -> None:
-        """Turn this set-up into its own reference: every floating tensor and module becomes float64.
+        """Turn this set-up, made on the CPU, into its own reference: every floating tensor and module becomes float64.
 
-        The values stay those of the case's dtype, so that what differs afterwards is arithmetic alone.
+        The values stay those of the case's dtype, so that what differs afterwards is arithmetic alone. Override it
+        where a step would not fit in float64, and do the same in chunks.
         """
         for name, value in vars(self).items():
             setattr(self, name, _to_double(value))

@@ -160,6 +160,17 @@ class Trace(Model):
     """The trace itself, one zstd frame; empty where it is too large to travel and stays on the worker."""
 
 
+class Drill(Model):
+    """A path, switched off as an operator would: whether another one ran then."""
+
+    how: str
+    result: Literal["switched off", "still on", "failed"]
+    ran: str
+    """What ran then, or why nothing did."""
+    took_ns: int
+    """From the switch to the end of the next step."""
+
+
 class Examination(Model):
     """The untimed pass of one arm: what it computes, whether it repeats, what it holds."""
 
@@ -176,6 +187,10 @@ class Examination(Model):
     faults_per_step: float | None = None
     """Minor page faults of a steady step with the allocator as it comes."""
     trace: Trace | None = None
+    facts: dict[str, bool | float | str] = Field(default_factory=dict)
+    """What the workload tells of a step beside its outputs, by name; judged by no gate."""
+    drill: Drill | None = None
+    """None where the path has no switch, or is the old one."""
 
 
 class CompileExport(Model):

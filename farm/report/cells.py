@@ -178,6 +178,10 @@ def _figures(ended: ArmResult) -> Rows:
                 )
         if examined.faults_per_step is not None:
             rows.append(("page faults of a step, allocator as it comes", f"{examined.faults_per_step:.1f}"))
+        rows += [(name, fact(value)) for name, value in examined.facts.items()]
+        if examined.drill is not None:
+            drill = examined.drill
+            rows.append(("drill", f"{drill.result} by {drill.how} in {seconds(drill.took_ns)}: {drill.ran}"))
         if examined.trace is not None:
             rows.append(("trace", trace_words(examined.trace)))
     if programs is not None:

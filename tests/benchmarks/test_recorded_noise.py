@@ -34,7 +34,7 @@ def errors(name: str) -> Errors:
 
 def test_every_kind_of_step_was_recorded_quiet_and_beside_neighbours() -> None:
     works, conditions = ("transformer", "memory", "slow"), ("quiet", "noisy")
-    assert sorted(f"{work}-{condition}" for work in works for condition in conditions) == NAMES
+    assert {f"{work}-{condition}" for work in works for condition in conditions} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -175,6 +175,14 @@ def test_a_package_brings_its_workload_through_the_same_door(tmp_path: Path, mon
     assert "transformer_block" in catalogue()
 
 
+def test_a_package_cannot_take_the_name_of_another_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "attention_of_ours.py").write_text(WHOLE)
+    install(tmp_path, "transformer_block", "attention_of_ours")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError, match="workload 'transformer_block': 'attention_of_ours' has the name of another"):
+        catalogue()
+
+
 @pytest.mark.parametrize("module", ["gone_from_here", "gone_from_here.inside"])
 def test_a_package_whose_module_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     install(tmp_path, "ours", module)

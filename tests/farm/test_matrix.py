@@ -90,7 +90,9 @@ def test_the_matrix_that_ships_names_its_releases_and_takes_others_as_they_are()
 
 def test_the_matrix_that_ships_asks_what_the_new_paths_are_worth() -> None:
     asked = {workload.spec.name: workload.features for workload in load_matrix().workloads}
-    assert asked == {"transformer_block": (), "flex_attention": ("flex",), "linear_cross_entropy": ("lce",)}
+    assert asked["transformer_block"] == ()
+    assert asked["flex_attention"] == ("flex",)
+    assert asked["linear_cross_entropy"] == ("lce",)
     assert not any(workload.own for workload in load_matrix().workloads)
 
 
@@ -98,7 +100,7 @@ def test_every_shipped_workload_has_a_first_look_and_a_production_shape() -> Non
     matrix = load_matrix()
     for workload in matrix.workloads:
         suites = {suite for case in workload.cases for suite in case.suites}
-        assert suites == set(matrix.suites)
+        assert {"smoke", "standard"} <= suites <= set(matrix.suites)
         assert any(case.production_shape for case in workload.cases)
         assert not any(case.production_shape and "smoke" in case.suites for case in workload.cases)
 
@@ -304,7 +306,7 @@ def test_a_suite_that_is_not_there_is_refused_naming_those_that_are(write: Write
     path = write()
     with pytest.raises(UsageError) as refused:
         load_matrix(path).suite("nightly")
-    assert str(refused.value) == f"{path}: no suite 'nightly'; allowed are smoke, standard"
+    assert str(refused.value) == f"{path}: no suite 'nightly'; allowed are smoke, standard, full"
     assert load_matrix(path).suite("smoke").looks == (5,)
 
 

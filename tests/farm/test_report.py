@@ -19,6 +19,7 @@ from farm.model import (
     Comparison,
     Control,
     Decision,
+    Drill,
     Environment,
     EnvironmentRefused,
     Evidence,
@@ -566,3 +567,14 @@ def test_a_window_with_damaged_samples_is_said_and_ends_no_report(damage: bytes)
     run = made.evidence([(of, found.model_copy(update={"restarts": lives}))], made.tier())
     for page in (to_html(run, judge(run)), to_markdown(run, judge(run)), summary(run, judge(run))):
         assert "invalid: candidate: cannot be decompressed" in page
+
+
+def test_an_arm_shows_its_facts_and_how_its_drill_went(evidence: Evidence, judgement: Judgement) -> None:
+    drill = Drill(how="force_eager", result="switched off", ran="unfused", took_ns=2 * 10**9)
+    shown = made.ok(facts={"blocks skipped": 0.93}, drill=drill)
+    results = tuple(one.model_copy(update={"arms": one.arms | {"baseline": shown}}) for one in evidence.results)
+    view = report_view(evidence.model_copy(update={"results": results}), judgement)
+    figures = [dict(arm.figures) for cell in view.cells for arm in cell.arms if arm.name == "baseline"]
+    found = next(rows for rows in figures if "drill" in rows)
+    assert found["blocks skipped"] == "0.93"
+    assert found["drill"] == "switched off by force_eager in 2.0 s: unfused"

@@ -64,7 +64,9 @@ class Asked:
             threads=1,
         )
 
-    def examine(self, name: str = "one", *, oracle: bool = True, threads: int = 2, memory: bool = False) -> Any:
+    def examine(
+        self, name: str = "one", *, oracle: bool = True, threads: int = 2, memory: bool = False, drill: bool = False
+    ) -> Any:
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         return self.session.request(
@@ -75,6 +77,7 @@ class Asked:
             repeats=5,
             threads=threads,
             memory=memory,
+            drill=drill,
         )
 
     def window(self, steps: int) -> np.ndarray:
@@ -225,6 +228,32 @@ def test_a_nan_is_handed_over_as_one_and_the_oracle_has_none(asked: Asked) -> No
     assert not ported["y"].against_oracle.finite
     assert ported["y"].against_oracle.reference_finite
     assert math.isnan(ported["y"].against_oracle.rms_error)
+
+
+def test_facts_travel_as_plain_values_and_a_nan_as_a_word(asked: Asked) -> None:
+    asked.set_up("switchable", "fused")
+    assert asked.examine()["facts"] == {"skipped": 0.5, "loss": "nan", "fused": True}
+
+
+@pytest.mark.parametrize(
+    ("path", "result", "ran"),
+    [
+        ("fused", "switched off", "plain ran"),
+        ("stuck", "still on", "fused"),
+        ("broken", "failed", "RuntimeError: no such flag"),
+    ],
+)
+def test_the_drill_tells_whether_a_switch_works(asked: Asked, path: str, result: str, ran: str) -> None:
+    asked.set_up("switchable", path)
+    found = asked.examine(drill=True)["drill"]
+    assert (found["result"], found["ran"]) == (result, ran)
+    assert found["took_ns"] > 0
+
+
+@pytest.mark.parametrize(("workload", "path"), [("switchable", "plain"), ("reordered_sum", "backwards")])
+def test_the_old_path_and_one_without_a_switch_have_no_drill(asked: Asked, workload: str, path: str) -> None:
+    asked.set_up(workload, path)
+    assert asked.examine(drill=True)["drill"] is None
 
 
 def test_a_race_of_two_threads_shows_in_the_repeats_and_one_thread_repeats(asked: Asked) -> None:

@@ -1,9 +1,11 @@
-"""The untimed pass: outputs, faults, oracle, which path ran, memory, a trace, repeats."""
+"""The untimed pass: outputs, faults, oracle, which path ran, memory, a trace, repeats, facts, the drill."""
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from workloads.contract import FellBack, Workload
 
 from .memory import faults_per_step, memory_of
 from .tensors import digest_all, write_all
@@ -34,12 +38,44 @@ def examine(work: Work, request: Mapping[str, Any]) -> dict[str, Any]:
     reply["faults_per_step"] = faults_per_step(work) if request.get("faults") else None
     if request["oracle"]:
         first = next(iter(work.kind.paths))
-        reply["oracle"] = write_all(work.step(work.fresh(first, oracle=True)), folder, "oracle")
+        reply["oracle"] = write_all(work.step(work.fresh(first, oracle=True), "cpu"), folder, "oracle")
     reply["path_ran"] = work.workload.path_ran()
     reply["memory"] = memory_of(work) if request["memory"] else None
     reply["trace"] = _trace(work, folder, reply["warnings"]) if request.get("trace") else None
     reply["repeat_digests"] = _repeats(work, int(request["repeats"]), int(request["threads"]))
+    reply["facts"] = _plain(work.workload.facts())
+    # Last: what is switched off stays off.
+    reply["drill"] = _drill(work) if request.get("drill") else None
     return reply
+
+
+def _plain(facts: Mapping[str, Any]) -> dict[str, str | float | bool]:
+    """Return ``facts`` as what travels; a number of one element of a tensor is that number."""
+    found: dict[str, str | float | bool] = {}
+    for name, value in facts.items():
+        plain = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
+        number = isinstance(plain, bool | int | float) and math.isfinite(plain)
+        found[str(name)] = plain if number else str(plain)[:300]
+    return found
+
+
+def _drill(work: Work) -> dict[str, Any] | None:
+    """Return how the path was switched off, what ran then and how long that took; None where it has no switch."""
+    if type(work.workload).switch_off is Workload.switch_off or work.path == next(iter(work.kind.paths)):
+        return None
+    began, how, result = time.perf_counter_ns(), "", "still on"
+    try:
+        how = work.workload.switch_off()
+        work.step()
+        work.synchronise()
+        took_ns = time.perf_counter_ns() - began
+        ran = work.workload.path_ran()
+    except FellBack as fell:
+        result, ran, took_ns = "switched off", str(fell)[:300], time.perf_counter_ns() - began
+    except Exception as error:  # whatever it is, the path cannot be left this way
+        result, ran = "failed", f"{type(error).__name__}: {str(error)[:300]}"
+        took_ns = time.perf_counter_ns() - began
+    return {"how": how, "result": result, "ran": ran, "took_ns": took_ns}
 
 
 def _trace(work: Work, folder: Path, said: list[str]) -> dict[str, Any] | None:

@@ -47,7 +47,8 @@ class Work:
         """Return a new instance, set up from the same seed: the same weights and inputs, bit for bit."""
         self.reseed()
         workload = self.kind()
-        workload.setup(self.parameters, path or self.path, self.device)
+        # One oracle for all backends; MPS has no float64.
+        workload.setup(self.parameters, path or self.path, torch.device("cpu") if oracle else self.device)
         if oracle:
             workload.to_oracle()
         self.reseed()
@@ -57,9 +58,10 @@ class Work:
         random.seed(self.seed)
         torch.manual_seed(self.seed)
 
-    def step(self, workload: Workload | None = None) -> Mapping[str, torch.Tensor]:
-        """Do one checked step: named tensors, on the device that was asked for."""
+    def step(self, workload: Workload | None = None, device: str | None = None) -> Mapping[str, torch.Tensor]:
+        """Do one checked step: named tensors, on ``device``, or the one that was asked for."""
         self.steps += 1
+        device = device or self.device.type
         outputs = (workload or self.workload).step()
         if not isinstance(outputs, Mapping) or not outputs:
             said = "nothing" if outputs is None else type(outputs).__name__
@@ -67,8 +69,8 @@ class Work:
         for name, value in outputs.items():
             if not isinstance(value, torch.Tensor):
                 raise WorkFailed(f"output '{name}' is {type(value).__name__}; every output is a tensor")
-            if value.device.type != self.device.type:
-                raise BackendUnreachable(f"output '{name}' is on {value.device}, the cell asks for {self.device.type}")
+            if value.device.type != device:
+                raise BackendUnreachable(f"output '{name}' is on {value.device}, the cell asks for {device}")
         return outputs
 
     def synchronise(self) -> None:
