@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from cli.beside import isolations_of
 from cli.evidence import find_evidence, other_judgements
-from cli.isolations import isolations_of
 from farm.errors import InfrastructureFailed
 from farm.judge import judge
 from farm.model import Evidence, Isolation, Judgement

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from farm.again import Inquiry, again_cell
 from farm.gates import GateQuestion, judge_gate
 from farm.model import (
     Cell,
@@ -20,10 +21,8 @@ from farm.model import (
     HeldAnswer,
     HeldVerdict,
     IsolationRound,
-    Judgement,
     MovedPackage,
     Outcome,
-    Plan,
     Question,
     Side,
     Status,
@@ -33,12 +32,10 @@ from farm.model import (
 from farm.statistics import Quantity, counted, ratio_interval
 
 __all__ = [
-    "GATES",
     "HELD_AT_ONCE",
     "again_of",
     "carriers_of",
     "conclude",
-    "failing",
     "groups",
     "held_environment",
     "isolation_cell",
@@ -48,10 +45,6 @@ __all__ = [
     "verdicts_of",
 ]
 
-#: Gates that a companion can change; the way back is none of them.
-GATES = tuple(gate for gate in Gate if gate is not Gate.ROLLBACK)
-#: Gates whose failing cells are isolated unless others are named: what they say is one figure of a step.
-BY_DEFAULT = (Gate.CORRECTNESS, Gate.LATENCY, Gate.THROUGHPUT, Gate.PEAK_MEMORY)
 #: Vendors release these together and torch pins them together: cuDNN of one CUDA beside cuBLAS of another seldom loads.
 VENDOR = re.compile(r"^(nvidia-|cuda-|rocm|amd-)")
 VENDOR_GROUP = "vendor libraries"
@@ -59,19 +52,6 @@ VENDOR_GROUP = "vendor libraries"
 HELD_AT_ONCE = 2
 #: What is read of restarts to compare the held arm with the candidate.
 QUANTITIES: Mapping[Gate, Quantity] = {Gate.LATENCY: "p50", Gate.THROUGHPUT: "mean"}
-
-
-def failing(
-    judgement: Judgement, plan: Plan, gates: Sequence[Gate] = BY_DEFAULT
-) -> dict[str, dict[str, tuple[Gate, ...]]]:
-    """Return the gates that a cell's version question fails, by cell and tier, in the order of the judgement."""
-    found: dict[str, dict[str, tuple[Gate, ...]]] = {}
-    measured = {cell.id for cell in plan.cells if cell.kind == "measure"}
-    for cell in judgement.cells:
-        failed = tuple(v.gate for v in cell.verdicts if v.status is Status.FAIL and v.gate in gates)
-        if failed and cell.question is Question.VERSION and cell.cell_id in measured:
-            found.setdefault(cell.cell_id, {})[cell.tier] = failed
-    return found
 
 
 def moved_packages(baseline: Environment, candidate: Environment) -> tuple[MovedPackage, ...]:
@@ -117,42 +97,13 @@ def held_environment(baseline: Environment, candidate: Environment, held: Held) 
     return candidate.model_copy(update={"packages": tuple(sorted(kept, key=lambda package: package.name))})
 
 
-def isolation_cell(
-    cell: Cell, tier: Tier, gates: Sequence[Gate], held: Mapping[Held, str], target: str, budget_s: float | None
-) -> Cell:
-    """Return ``cell`` as it is measured here: same work and control, with an arm for each of ``held``.
+def isolation_cell(inquiry: Inquiry, keys: Mapping[Side, str], held: Mapping[Held, str], target: str) -> Cell:
+    """Return the cell that measures both sides of a run, and beside them an arm for each of ``held``.
 
-    ``held`` gives the key of each arm's environment for ``target``. The limits are those of ``tier`` alone.
+    ``keys`` and ``held`` give the key of each arm's environment for ``target``.
     """
-    sides = {arm.name: arm for arm in cell.arms if arm.name in (Side.BASELINE, Side.CANDIDATE)}
-    candidate = sides[Side.CANDIDATE]
-    arms = [candidate.model_copy(update={"name": one.arm, "environments": {target: key}}) for one, key in held.items()]
-    asked = set(gates)
-    timed = asked & {Gate.LATENCY, Gate.THROUGHPUT}
-    share = (2 + len(arms)) / 2
-    measuring = cell.measuring.model_copy(
-        update={
-            # Every arm gets the time inside windows that it had beside one other.
-            "restart_s": cell.measuring.restart_s * share,
-            "budget_s": budget_s or cell.measuring.budget_s * share,
-            "as_it_comes": 0,
-            "p50_limits": (tier.p50_ratio,) if Gate.LATENCY in asked else (),
-            "p95_limits": (tier.p95_ratio,) if Gate.LATENCY in asked and tier.p95_ratio is not None else (),
-            "throughput_limits": (tier.throughput_ratio,) if Gate.THROUGHPUT in asked else (),
-            "feature_limits": (),
-        }
-    )
-    if not timed and Gate.DETERMINISM not in asked:
-        measuring = measuring.model_copy(update={"confirming": 0})
-    return cell.model_copy(
-        update={
-            "kind": "isolation",
-            "arms": (sides[Side.BASELINE], candidate, *arms),
-            "gates": tuple(gate for gate in GATES if gate in asked),
-            "measuring": measuring,
-            "broken_control": None,
-        }
-    )
+    arms = {side.value: key for side, key in keys.items()} | {one.arm: key for one, key in held.items()}
+    return again_cell(inquiry, arms, target).model_copy(update={"kind": "isolation"})
 
 
 def verdicts_of(round_: IsolationRound, tier: Tier) -> tuple[HeldVerdict, ...]:
@@ -202,7 +153,8 @@ def conclude(
         said = "; ".join(dict.fromkeys(f"{verdict.status}: {verdict.reason}" for verdict in again))
         return f"not seen again, so there is nothing to isolate ({said})"
     if parts:
-        return f"{', '.join(dict.fromkeys(parts))} carries a part of the change, and torch itself or another the rest"
+        verb = "carries" if len(set(parts)) == 1 else "carry"
+        return f"{', '.join(dict.fromkeys(parts))} {verb} a part of the change, and torch itself or another the rest"
     open_ = _open(about)
     if open_:
         return f"torch itself, or what could not be ruled out: {'; '.join(open_)}"

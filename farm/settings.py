@@ -67,11 +67,6 @@ class Home:
         return self.root / "runs"
 
     @property
-    def bisects(self) -> Path:
-        """Where every walk of `farm bisect` stands."""
-        return self.root / "bisects"
-
-    @property
     def outbox(self) -> Path:
         return self.root / "outbox"
 

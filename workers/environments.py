@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +32,6 @@ __all__ = [
     "build",
     "differences",
     "discard",
-    "git_revision",
     "installed_packages",
     "make_venv",
     "mismatches",
@@ -95,18 +93,10 @@ def discard(environment: Environment, home: Home) -> None:
     root = home.environments / environment.key
     if root.parent.is_dir():
         with _locked(root.with_suffix(".lock")):
+            # First of all what says that it is whole: this may be interrupted half-way.
+            (root / MARKER).unlink(missing_ok=True)
             shutil.rmtree(root, ignore_errors=True)
     shutil.rmtree(home.caches / environment.key, ignore_errors=True)
-
-
-def git_revision(built: BuiltEnvironment) -> str:
-    """Return the revision of its sources that the installed torch names; "" where it names none."""
-    file = site_packages(built.root) / "torch" / "version.py"
-    try:
-        found = re.search(r"^git_version\s*(?::[^=\n]+)?=\s*['\"]([^'\"]+)['\"]", file.read_text(), re.MULTILINE)
-    except OSError:
-        return ""
-    return found[1] if found else ""
 
 
 def differences(one: BuiltEnvironment, other: BuiltEnvironment) -> tuple[tuple[str, ...], tuple[str, ...]]:

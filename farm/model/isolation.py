@@ -70,6 +70,10 @@ class Isolation(Model):
     tier: str
     """Whose limits say whether a change is undone."""
     gates: tuple[Gate, ...]
+    budget_s: float | None = None
+    """Time for measuring of each round that was asked for; None: the cell's own, by the number of arms."""
+    complete: bool = True
+    """False: it was interrupted, and the same command goes on with it."""
     created: str
     """UTC, ISO 8601."""
     moved: tuple[MovedPackage, ...]

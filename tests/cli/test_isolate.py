@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+import workers.isolating
+from cli.again import asked_again
+from cli.beside import Kept, isolations_of
 from cli.evidence import keep_evidence
 from cli.isolate import command
-from cli.isolations import isolations_of
 from cli.report import command as report
+from farm.again import Inquiry, Told
+from farm.errors import Incomplete
 from farm.judge import judge
 from farm.matrix import load_matrix
-from farm.model import CellOrder, Evidence, Gate, Isolation, RunState, Status
+from farm.model import Cell, CellOrder, CellResult, Evidence, Gate, Isolation, RunState, Status
 from farm.plan import PlanRequest, make_plan
 from farm.releases import resolve
 from farm.settings import Home
@@ -139,3 +144,54 @@ def test_where_nothing_moved_but_torch_it_is_torch_and_nothing_is_measured(
     assert ended.exit_code == 0, ended.output
     assert "correctness: torch itself: nothing else moved" in ended.stdout
     assert isolations_of(Home(tmp_path / "home"), "r1")[0].rounds == ()
+
+
+def test_an_interrupted_isolation_goes_on_where_it_was(
+    tmp_path: Path, index: Index, ran: Callable[[], Evidence], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given vendor libraries that cannot be held together and an interruption once they are held one by one."""
+    made = tmp_path / "made"
+    picky = "import nvidia_cudnn\nassert nvidia_cudnn.__version__ == '9.2', 'libcudnn.so.9.2 is missing'"
+    libraries = ("nvidia-cudnn", "nvidia-cublas")
+    index.add(working_torch(made, "1.0.0", requires=[f"{name}==9.1" for name in libraries]))
+    needs = [f"{name}==9.2" for name in libraries]
+    index.add(working_torch(made, "1.1.0", wrong=True, requires=needs, extra=picky))
+    for name in libraries:
+        for version in ("9.1", "9.2"):
+            index.add(make_wheel(made, name, version))
+    evidence = ran()
+    home, measure = Home(tmp_path / "home"), workers.isolating.measure
+
+    def interrupted(inquiry: Inquiry, cell: Cell, *rest: Any) -> CellResult:
+        if len(cell.arms) == 4:
+            raise KeyboardInterrupt
+        return measure(inquiry, cell, *rest)
+
+    monkeypatch.setattr(workers.isolating, "measure", interrupted)
+    ended = isolate()
+    assert isinstance(ended.exception, Incomplete)
+    assert "interrupted; measurements kept: 1; the same command goes on" in str(ended.exception)
+    assert isolations_of(home, "r1") == []
+    assert len(list(home.environments.glob("*/farm-environment.json"))) == 2
+
+    inquiry = asked_again(evidence, None, (), None, None)
+    begun = Kept(home, "r1", Isolation).begun(inquiry.key())
+    assert begun is not None
+    said: list[str] = []
+    told = Told(lambda progress: None, said.append)
+    given_up = workers.isolating.isolate(inquiry, home, told, lambda isolation: None, begun, deadline=0.0)
+    assert said == ["not held one by one, for want of time: nvidia-cublas, nvidia-cudnn"]
+    assert given_up.rounds == begun.rounds
+
+    monkeypatch.setattr(workers.isolating, "measure", measure)
+    isolation = found_by(isolate("--json"))
+    assert isolation.rounds[:1] == begun.rounds
+    assert [round_.result.attempt for round_ in isolation.rounds] == [1, 2]
+    answers = {verdict.held.name: verdict.answer for verdict in isolation.verdicts}
+    assert answers == {
+        "vendor libraries": "cannot be held",
+        "nvidia-cublas": "does not",
+        "nvidia-cudnn": "cannot be held",
+    }
+    assert isolations_of(home, "r1") == [isolation]
+    assert [path.name for path in (home.runs / "r1" / "isolations").glob("*unfinished*")] == []

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from farm.again import Inquiry, failing
 from farm.isolation import (
     VENDOR_GROUP,
     again_of,
     carriers_of,
     conclude,
-    failing,
     groups,
     held_environment,
     isolation_cell,
@@ -22,6 +22,7 @@ from farm.isolation import (
 )
 from farm.judge import judge
 from farm.model import (
+    Cell,
     Environment,
     Gate,
     Held,
@@ -55,11 +56,19 @@ def holding(*packages: MovedPackage, name: str | None = None) -> Held:
     return Held(name=name or packages[0].name, packages=packages)
 
 
+KEYS = {side: environment.key for side, environment in made.ENVIRONMENTS.items()}
+
+
+def asking(gates: tuple[Gate, ...], of: Cell | None = None, budget_s: float | None = None) -> Inquiry:
+    cell = of or made.cell()
+    return Inquiry(made.run_of(cell), cell, made.tier(), gates, budget_s)
+
+
 def round_of(
     times: dict[str, Any], *held: Held, gates: tuple[Gate, ...] = (Gate.LATENCY,), **more: Any
 ) -> IsolationRound:
     """Return a measurement of ``held`` with step times by arm, in ms."""
-    cell = isolation_cell(made.cell(), made.tier(), gates, {one: one.name for one in held}, made.HOST.target, None)
+    cell = isolation_cell(asking(gates), KEYS, {one: one.name for one in held}, made.HOST.target)
     return IsolationRound(cell=cell, held=held, result=made.result(cell, times=times, **more))
 
 
@@ -105,12 +114,12 @@ def test_a_held_environment_is_the_candidates_with_the_baselines_wheel() -> None
 def test_every_arm_gets_the_time_that_it_had_beside_one_other_and_one_tiers_limits() -> None:
     of = made.cell(features=["flex"], broken_control="numpy differs")
     held = {holding(TRITON): "k1", holding(CUDNN): "k2"}
-    cell = isolation_cell(of, made.tier(), (Gate.LATENCY,), held, made.HOST.target, None)
+    cell = isolation_cell(asking((Gate.LATENCY,), of), KEYS, held, made.HOST.target)
     assert [arm.name for arm in cell.arms] == ["baseline", "candidate", "held-triton", "held-nvidia-cudnn"]
     assert (cell.measuring.budget_s, cell.measuring.restart_s) == (240.0, 16.0)
     assert (cell.measuring.p50_limits, cell.measuring.throughput_limits) == ((1.03,), ())
     assert (cell.gates, cell.kind, cell.broken_control) == ((Gate.LATENCY,), "isolation", None)
-    given = isolation_cell(of, made.tier(), (Gate.LATENCY,), held, made.HOST.target, 30.0)
+    given = isolation_cell(asking((Gate.LATENCY,), of, 30.0), KEYS, held, made.HOST.target)
     assert given.measuring.budget_s == 30.0
 
 
