@@ -67,17 +67,19 @@ class BuiltEnvironment:
     reused: bool
 
 
-def build(environment: Environment, home: Home, sides: Sequence[Side] = ()) -> BuiltEnvironment:
+def build(environment: Environment, home: Home, sides: Sequence[Side] | None = ()) -> BuiltEnvironment:
     """Return the environment of ``environment``'s lock, made if need be, its wheels kept. Raises EnvironmentFailed.
 
-    ``sides`` are those on which it stands: what a baseline needs is watched and kept longer.
+    ``sides`` are those on which it stands: what a baseline needs is watched and kept longer. None: it is no lock of a
+    release, made to answer one question, and the wheelhouse never offers it as one.
     """
     root = home.environments / environment.key
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         with _locked(root.with_suffix(".lock")), using(home):
             # Before it is installed: what is fetched for keeping is then not fetched again for installing.
-            keep_closure(environment, home, sides)
+            if sides is not None:
+                keep_closure(environment, home, sides)
             # The interpreter under an environment can go away with an upgrade of the system.
             if (root / MARKER).is_file() and _python(root).exists():
                 found = installed_packages(root)

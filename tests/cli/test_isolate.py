@@ -28,6 +28,7 @@ from tests.tiny_torch import companions, triton, undisturbed, working_torch, wri
 from tests.wheels import Index, installers_alone, make_wheel, serve
 from workers.cell import run_cell
 from workers.probe import probe_host
+from workers.wheelhouse import kept_environments
 
 
 @pytest.fixture
@@ -103,6 +104,8 @@ def test_the_companion_that_slows_the_step_is_named_and_the_report_shows_it(
     home = Home(tmp_path / "home")
     assert isolations_of(home, "r1") == [isolation]
     assert len(list(home.environments.glob("*/farm-environment.json"))) == 2
+    # A lock that holds something must never stand in for its release.
+    assert len(kept_environments(home)) == 2
     for kind in ("table", "markdown", "html"):
         shown = CliRunner().invoke(report, ["r1", "--format", kind])
         assert "carries the change" in shown.stdout.replace("&gt;", ">"), (kind, shown.output)
