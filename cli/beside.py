@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Generic, TypeVar
 
+import click
 from pydantic import ValidationError
 
-from farm.errors import InfrastructureFailed, UsageError
-from farm.model import Isolation
+from farm.errors import FarmError, Incomplete, InfrastructureFailed, UsageError
+from farm.model import Bisection, Finding, Isolation
 from farm.settings import Home
 
-__all__ = ["Kept", "isolations_of"]
+__all__ = ["Kept", "findings_of"]
 
 
-Record = TypeVar("Record", bound=Isolation)
+Record = TypeVar("Record", bound=Finding)
 
 
 class Kept(Generic[Record]):
@@ -60,6 +61,34 @@ class Kept(Generic[Record]):
         except OSError as error:
             raise InfrastructureFailed(f"the {self._word} cannot be kept in {self._folder}: {error}") from error
 
+    def go_on(self, question: str, work: Callable[[Callable[[Record], None], Record | None], Record]) -> Record:
+        """Return what ``work`` finishes of ``question``, kept; say on stderr what it goes on with and where it is kept.
+
+        ``work`` is given what keeps its record as it stands, and the record that was kept of an interrupted one. Raises
+        Incomplete where it is interrupted.
+        """
+        with self.alone():
+            begun = self.begun(question)
+            measured = begun.measured if begun else 0
+            if begun is not None:
+                click.echo(f"going on with what was begun {begun.created}; measurements kept: {measured}", err=True)
+
+            def keep(record: Record) -> None:
+                nonlocal measured
+                self.keep(record, question)
+                measured = record.measured
+
+            try:
+                record = work(keep, begun)
+            except KeyboardInterrupt as interrupt:
+                raise Incomplete(f"interrupted; measurements kept: {measured}; the same command goes on") from interrupt
+            except FarmError:
+                if measured:
+                    click.echo(f"measurements kept: {measured}; the same command goes on", err=True)
+                raise
+            click.echo(f"kept: {self.keep(record, question)}", err=True)
+        return record
+
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Hold this run's records. Raises UsageError where another command does: both would keep the same file."""
@@ -89,6 +118,10 @@ class Kept(Generic[Record]):
             ) from error
 
 
-def isolations_of(home: Home, run_id: str) -> list[Isolation]:
-    """Return the finished isolations of a run, the oldest first."""
-    return Kept(home, run_id, Isolation).finished()
+def findings_of(home: Home, run_id: str) -> list[Finding]:
+    """Return what was isolated and bisected of a run's cells and is finished, the oldest first."""
+    found: list[Finding] = [
+        *Kept(home, run_id, Isolation).finished(),
+        *Kept(home, run_id, Bisection).finished(),
+    ]
+    return sorted(found, key=lambda one: one.created)

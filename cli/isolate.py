@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import click
 from tabulate import tabulate
@@ -55,29 +56,14 @@ def isolate_cell(inquiry: Inquiry, home: Home, deadline: float | None = None) ->
     """Isolate one cell with a display on stderr, and keep it. Raises Incomplete where it is interrupted."""
     from workers.isolating import isolate
 
-    cell, kept = inquiry.cell, Kept(home, inquiry.evidence.run_id, Isolation)
-    question = inquiry.key()
-    rounds = 0
-
-    def keep(isolation: Isolation) -> None:
-        nonlocal rounds
-        rounds = len(isolation.rounds)
-        kept.keep(isolation, question)
-
+    cell = inquiry.cell
     click.echo(f"{cell.id}: {', '.join(inquiry.gates)} by the limits of {inquiry.tier.name}", err=True)
-    with kept.alone():
-        begun = kept.begun(question)
-        if begun is not None:
-            rounds = len(begun.rounds)
-            click.echo(f"going on with what was interrupted at {begun.created}: measured so far {rounds}", err=True)
-        try:
-            with telling(cell) as told:
-                isolation = isolate(inquiry, home, told, keep, begun, deadline)
-        except KeyboardInterrupt as interrupt:
-            said = "the same command goes on after what is kept" if rounds else "nothing was measured yet"
-            raise Incomplete(f"interrupted; measurements kept: {rounds}; {said}") from interrupt
-        click.echo(f"kept: {kept.keep(isolation, question)}", err=True)
-    return isolation
+
+    def work(keep: Callable[[Isolation], None], begun: Isolation | None) -> Isolation:
+        with telling(cell) as told:
+            return isolate(inquiry, home, told, keep, begun, deadline)
+
+    return Kept(home, inquiry.evidence.run_id, Isolation).go_on(inquiry.key(), work)
 
 
 def isolate_failing(evidence: Evidence, judgement: Judgement, home: Home, left_s: float) -> list[Isolation]:

@@ -13,9 +13,17 @@ from pathlib import Path
 import pytest
 
 import workers.validity
+from cli.evidence import keep_evidence
+from farm.matrix import load_matrix
+from farm.model import CellOrder, Evidence, RunState
+from farm.plan import PlanRequest, make_plan
+from farm.releases import resolve
+from farm.settings import Home
 from tests.wheels import make_torch, make_wheel
+from workers.cell import run_cell
+from workers.probe import probe_host
 
-__all__ = ["MATRIX", "WORKLOAD", "companions", "triton", "undisturbed", "working_torch", "write_matrix"]
+__all__ = ["MATRIX", "WORKLOAD", "companions", "kept_run", "triton", "undisturbed", "working_torch", "write_matrix"]
 
 TORCH = '''
 import array, contextlib, sys, time
@@ -267,3 +275,24 @@ def write_matrix(folder: Path) -> Path:
     path = folder / "matrix.toml"
     path.write_text(MATRIX)
     return path
+
+
+def kept_run(folder: Path, home: Home, candidate: str, baseline: str, *, measured: bool = True) -> Evidence:
+    """Keep a run of ``candidate`` beside ``baseline``, as the configured index serves them now, in ``home`` as r1."""
+    host = probe_host()
+    resolution = resolve(candidate, baseline, platform=host.platform, python=host.python, backend="cpu")
+    plan = make_plan(
+        load_matrix(write_matrix(folder)),
+        PlanRequest(candidate, baseline, "smoke", ("cpu",)),
+        [host],
+        lambda backend, machine: resolution,
+    )
+    results = []
+    for cell in plan.cells if measured else ():
+        order = CellOrder(
+            run_id="r1", attempt=1, cell=cell, environments=plan.environments, source=plan.sources[cell.workload]
+        )
+        results.append(run_cell(order, home, lambda progress: None, None, lambda: False, worker="here"))
+    evidence = Evidence(run_id="r1", state=RunState.COMPLETE, plan=plan, results=tuple(results))
+    keep_evidence(home, evidence)
+    return evidence

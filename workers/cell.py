@@ -157,10 +157,9 @@ class _CellRun:
 
         def build_one(environment: Environment) -> None:
             try:
-                arms = [arm for arm in self.cell.arms if self._environment(arm) == environment]
-                # An arm that holds a package has a lock that no resolver gave: no release is installed by it.
-                sides = [arm.side for arm in arms if self.cell.kind != "isolation" or arm.name == arm.side]
-                self.built[environment.key] = build(environment, self.home, sides or None)
+                sides = [arm.side for arm in self.cell.arms if self._environment(arm) == environment]
+                planned = self.cell.kind not in ("isolation", "bisection")
+                self.built[environment.key] = build(environment, self.home, sides if planned else None)
             except EnvironmentFailed as error:
                 failures[environment.key] = error
 

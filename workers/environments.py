@@ -70,8 +70,8 @@ class BuiltEnvironment:
 def build(environment: Environment, home: Home, sides: Sequence[Side] | None = ()) -> BuiltEnvironment:
     """Return the environment of ``environment``'s lock, made if need be, its wheels kept. Raises EnvironmentFailed.
 
-    ``sides`` are those on which it stands: what a baseline needs is watched and kept longer. None: it is no lock of a
-    release, made to answer one question, and the wheelhouse never offers it as one.
+    ``sides`` are those on which it stands: what a baseline needs is watched and kept longer. None: it answers one
+    question and goes, and the wheelhouse, which would offer its lock as its release's, never knows of it.
     """
     root = home.environments / environment.key
     try:

@@ -5,6 +5,8 @@ The data flow one way: a `Plan` holds `Environment`s and `Cell`s; a worker answe
 Nothing in this package decides or measures.
 """
 
+from farm.model.bisection import Bisection, BisectionAnswer, BisectionStep
+from farm.model.finding import Finding
 from farm.model.host import Calibration, Host, HostCheck
 from farm.model.isolation import Held, HeldAnswer, HeldVerdict, Isolation, IsolationRound, MovedPackage
 from farm.model.judgement import (
@@ -90,6 +92,9 @@ __all__ = [
     "ArmResult",
     "ArmTiming",
     "Backend",
+    "Bisection",
+    "BisectionAnswer",
+    "BisectionStep",
     "Calibration",
     "Cell",
     "CellOrder",
@@ -109,6 +114,7 @@ __all__ = [
     "Examination",
     "FalseAlarms",
     "Figure",
+    "Finding",
     "Flip",
     "Gate",
     "Held",

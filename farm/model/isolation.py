@@ -6,9 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
+from farm.model.finding import Finding
 from farm.model.plan import Cell, Environment
 from farm.model.result import CellResult
-from farm.model.words import SCHEMA_VERSION, Gate, Model
+from farm.model.words import Gate, Model
 
 __all__ = ["Held", "HeldAnswer", "HeldVerdict", "Isolation", "IsolationRound", "MovedPackage"]
 
@@ -61,21 +62,9 @@ class HeldVerdict(Model):
     reason: str
 
 
-class Isolation(Model):
-    """One isolation of one cell, with its evidence; kept beside the run and never changed."""
+class Isolation(Finding):
+    """One isolation of one cell, with its evidence."""
 
-    schema_version: int = SCHEMA_VERSION
-    run_id: str
-    cell_id: str
-    tier: str
-    """Whose limits say whether a change is undone."""
-    gates: tuple[Gate, ...]
-    budget_s: float | None = None
-    """Time for measuring of each round that was asked for; None: the cell's own, by the number of arms."""
-    complete: bool = True
-    """False: it was interrupted, and the same command goes on with it."""
-    created: str
-    """UTC, ISO 8601."""
     moved: tuple[MovedPackage, ...]
     environments: dict[str, Environment]
     rounds: tuple[IsolationRound, ...]
@@ -86,3 +75,19 @@ class Isolation(Model):
     """In one sentence each."""
     carriers: dict[Gate, tuple[str, ...]] = Field(default_factory=dict)
     """Packages that carry the change, by gate: what could be kept at the baseline's version."""
+
+    @property
+    def measured(self) -> int:
+        """How many rounds are kept."""
+        return len(self.rounds)
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        return tuple(f"isolated: {gate} for {self.tier}: {said}" for gate, said in self.conclusions.items())
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return tuple(
+            f"{verdict.gate}, {verdict.held.name} held: {verdict.answer} ({verdict.reason})"
+            for verdict in self.verdicts
+        )

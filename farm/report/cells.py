@@ -16,13 +16,13 @@ from farm.model import (
     CellResult,
     Comparison,
     Evidence,
-    Isolation,
+    Finding,
     Judgement,
     Rehearsal,
 )
 from farm.power import noise_fence
 from farm.report.environments import EnvironmentView, environment_views
-from farm.report.isolations import isolation_lines
+from farm.report.findings import finding_lines
 from farm.report.pairs import PairView, pair_views
 from farm.report.text import anchor, fact, mebibytes, percent, plural, seconds
 from farm.report.traces import OperatorsView, operators_view, trace_words
@@ -85,8 +85,8 @@ class CellView:
     warnings: tuple[str, ...]
     caveats: tuple[str, ...]
     rehearsal: RehearsalView | None
-    isolations: tuple[str, ...]
-    """What holding packages at the baseline's version gave."""
+    findings: tuple[str, ...]
+    """What was looked into afterwards: packages held, nightlies walked."""
 
 
 def cell_anchor(cell_id: str) -> str:
@@ -94,7 +94,7 @@ def cell_anchor(cell_id: str) -> str:
     return anchor("cell", cell_id)
 
 
-def cell_view(evidence: Evidence, judgement: Judgement, cell: Cell, isolations: Sequence[Isolation] = ()) -> CellView:
+def cell_view(evidence: Evidence, judgement: Judgement, cell: Cell, findings: Sequence[Finding] = ()) -> CellView:
     """Return everything known of ``cell``."""
     result = next((found for found in evidence.results if found.cell_id == cell.id), None)
     state, chip = _state(result, evidence.unfinished.get(cell.id, "not run"))
@@ -118,7 +118,7 @@ def cell_view(evidence: Evidence, judgement: Judgement, cell: Cell, isolations: 
         warnings=_warnings(cell, result),
         caveats=cell.caveats,
         rehearsal=_rehearsal(result.rehearsal) if result and result.rehearsal else None,
-        isolations=isolation_lines(isolations, cell.id),
+        findings=finding_lines(findings, cell.id),
     )
 
 

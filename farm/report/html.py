@@ -8,16 +8,16 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from farm.model import Evidence, Isolation, Judgement
+from farm.model import Evidence, Finding, Judgement
 from farm.report.charts import LEFT, RIGHT, WIDTH
 from farm.report.view import report_view
 
 __all__ = ["to_html"]
 
 
-def to_html(evidence: Evidence, judgement: Judgement, isolations: Sequence[Isolation] = ()) -> str:
+def to_html(evidence: Evidence, judgement: Judgement, findings: Sequence[Finding] = ()) -> str:
     """Return the page of a run."""
-    view = report_view(evidence, judgement, isolations)
+    view = report_view(evidence, judgement, findings)
     return _template().render(view=view, width=WIDTH, left=LEFT, right=RIGHT)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tabulate import tabulate
 
-from farm.model import Evidence, Isolation, Judgement
+from farm.model import Evidence, Finding, Judgement
 from farm.report.stages import stage_views
 from farm.report.text import printable
 from farm.report.view import (
@@ -54,9 +54,9 @@ def decision_table(evidence: Evidence, judgement: Judgement, *, width: int | Non
 
 
 def summary(
-    evidence: Evidence, judgement: Judgement, isolations: Sequence[Isolation] = (), *, width: int | None = WIDTH
+    evidence: Evidence, judgement: Judgement, findings: Sequence[Finding] = (), *, width: int | None = WIDTH
 ) -> str:
-    """Return coverage, decision table, tiers, alarms, what was isolated, and how to reproduce it all."""
+    """Return coverage, decision table, tiers, alarms, what was looked into afterwards, and how to reproduce it all."""
     facts = dict(run_facts(evidence, judgement))
     coverage = [coverage_head(judgement.coverage)]
     untested = [f"{backend.backend} ({backend.reason})" for backend in backend_views(judgement.coverage)]
@@ -71,14 +71,7 @@ def summary(
         _lines([tier.line for tier in tier_views(evidence, judgement)], width),
         _lines([line for stage in stage_views(evidence, judgement) for line in stage.lines], width),
         _lines([f"alarm: {alarm}" for alarm in judgement.alarms], width),
-        _lines(
-            [
-                f"isolated: {found.cell_id}, {gate} for {found.tier}: {conclusion}"
-                for found in isolations
-                for gate, conclusion in found.conclusions.items()
-            ],
-            width,
-        ),
+        _lines([f"{found.cell_id} {line}" for found in findings for line in found.heads], width),
         # A command is to be copied: it is never broken.
         f"reproduce: {reproduce_command(evidence)}\nplan {judgement.plan_digest[:16]}",
     ]

@@ -12,22 +12,16 @@ from click.testing import CliRunner, Result
 
 import workers.isolating
 from cli.again import asked_again
-from cli.beside import Kept, isolations_of
-from cli.evidence import keep_evidence
+from cli.beside import Kept, findings_of
 from cli.isolate import command
 from cli.report import command as report
 from farm.again import Inquiry, Told
 from farm.errors import Incomplete
 from farm.judge import judge
-from farm.matrix import load_matrix
-from farm.model import Cell, CellOrder, CellResult, Evidence, Gate, Isolation, RunState, Status
-from farm.plan import PlanRequest, make_plan
-from farm.releases import resolve
+from farm.model import Cell, CellResult, Evidence, Gate, Isolation, Status
 from farm.settings import Home
-from tests.tiny_torch import companions, triton, undisturbed, working_torch, write_matrix
+from tests.tiny_torch import companions, kept_run, triton, undisturbed, working_torch
 from tests.wheels import Index, installers_alone, make_wheel, serve
-from workers.cell import run_cell
-from workers.probe import probe_host
 from workers.wheelhouse import kept_environments
 
 
@@ -49,22 +43,7 @@ def ran(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> Callab
     undisturbed(monkeypatch)
 
     def run() -> Evidence:
-        host = probe_host()
-        resolution = resolve("1.1.0", "1.0.0", platform=host.platform, python=host.python, backend="cpu")
-        plan = make_plan(
-            load_matrix(write_matrix(tmp_path)),
-            PlanRequest("1.1.0", "1.0.0", "smoke", ("cpu",)),
-            [host],
-            lambda backend, machine: resolution,
-        )
-        (cell,) = plan.cells
-        order = CellOrder(
-            run_id="r1", attempt=1, cell=cell, environments=plan.environments, source=plan.sources[cell.workload]
-        )
-        result = run_cell(order, home, lambda progress: None, None, lambda: False, worker="here")
-        evidence = Evidence(run_id="r1", state=RunState.COMPLETE, plan=plan, results=(result,))
-        keep_evidence(home, evidence)
-        return evidence
+        return kept_run(tmp_path, home, "1.1.0", "1.0.0")
 
     return run
 
@@ -102,7 +81,7 @@ def test_the_companion_that_slows_the_step_is_named_and_the_report_shows_it(
     assert isolation.carriers == {Gate.LATENCY: ("triton",)}
     assert isolation.conclusions[Gate.LATENCY] == "triton 3.6.0 -> 3.7.0 carries the change"
     home = Home(tmp_path / "home")
-    assert isolations_of(home, "r1") == [isolation]
+    assert findings_of(home, "r1") == [isolation]
     assert len(list(home.environments.glob("*/farm-environment.json"))) == 2
     # A lock that holds something must never stand in for its release.
     assert len(kept_environments(home)) == 2
@@ -146,7 +125,7 @@ def test_where_nothing_moved_but_torch_it_is_torch_and_nothing_is_measured(
 
     assert ended.exit_code == 0, ended.output
     assert "correctness: torch itself: nothing else moved" in ended.stdout
-    assert isolations_of(Home(tmp_path / "home"), "r1")[0].rounds == ()
+    assert findings_of(Home(tmp_path / "home"), "r1")[0].rounds == ()
 
 
 def test_an_interrupted_isolation_goes_on_where_it_was(
@@ -173,8 +152,8 @@ def test_an_interrupted_isolation_goes_on_where_it_was(
     monkeypatch.setattr(workers.isolating, "measure", interrupted)
     ended = isolate()
     assert isinstance(ended.exception, Incomplete)
-    assert "interrupted; measurements kept: 1; the same command goes on" in str(ended.exception)
-    assert isolations_of(home, "r1") == []
+    assert "interrupted; measurements kept: 1" in str(ended.exception)
+    assert findings_of(home, "r1") == []
     assert len(list(home.environments.glob("*/farm-environment.json"))) == 2
 
     inquiry = asked_again(evidence, None, (), None, None)
@@ -196,5 +175,5 @@ def test_an_interrupted_isolation_goes_on_where_it_was(
         "nvidia-cublas": "does not",
         "nvidia-cudnn": "cannot be held",
     }
-    assert isolations_of(home, "r1") == [isolation]
+    assert findings_of(home, "r1") == [isolation]
     assert [path.name for path in (home.runs / "r1" / "isolations").glob("*unfinished*")] == []

@@ -9,7 +9,7 @@ import pytest
 
 import workers.isolating
 from cli.again import inquiry_of
-from cli.beside import Kept, isolations_of
+from cli.beside import Kept, findings_of
 from cli.evidence import keep_evidence
 from cli.isolate import estimated_s, isolate_failing
 from farm.again import Inquiry
@@ -134,7 +134,7 @@ def test_the_run_itself_isolates_what_fits_and_names_the_command_for_the_rest(
     assert "later: farm isolate r-1 second/infer@cpu" in said
     found = isolate_failing(evidence, judge(evidence), home, 200.0)
     assert [one.cell_id for one in found] == ["first/infer@cpu", "second/infer@cpu"]
-    assert len(isolations_of(home, "r-1")) == 2
+    assert len(findings_of(home, "r-1")) == 2
 
 
 def test_a_cell_that_cannot_be_isolated_leaves_the_others_and_an_interruption_leaves_the_run(
