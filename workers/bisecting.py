@@ -12,7 +12,7 @@ from farm.again import Inquiry, Told, check_work, environments_here, longest_s
 from farm.bisection import absent_days, answer_of, concluded, next_probe, standing, step_cell, steps_left, verdicts_of
 from farm.errors import EnvironmentFailed, UsageError
 from farm.installer import InstallerError
-from farm.model import Bisection, BisectionStep, Environment, Outcome, Side
+from farm.model import Bisection, BisectionStep, Cell, CellResult, Environment, Outcome, Side
 from farm.nightlies import nightlies_between
 from farm.releases import resolve_beside, served_version
 from farm.settings import Home
@@ -25,6 +25,9 @@ __all__ = ["bisect"]
 
 #: What keeps any release from being installed: nothing is said by it about this one.
 OF_THIS_MACHINE = ("network", "credentials", "no space", "permission", "timeout")
+
+#: Measurements of one step, where all but the last were invalid: as `farm submit` confirms, once more.
+TRIES = 2
 
 Purpose = Literal["bad end", "good end", "probe", "confirmation"]
 
@@ -141,14 +144,14 @@ class _Bisecting:
         try:
             probe = self._installed(version)
         except EnvironmentFailed as error:
-            if isinstance(error, InstallerError) and error.kind in OF_THIS_MACHINE:
+            kind = error.kind if isinstance(error, InstallerError) else ""
+            if kind in OF_THIS_MACHINE or isinstance(error.__cause__, OSError):
                 raise
             return BisectionStep(
                 purpose=purpose, version=version, beside=beside, answer="cannot be installed", reason=_why(error)
             )
         cell = step_cell(self.inquiry, reference.key, probe.key, self.target)
-        number = len(self.now.steps) + 1
-        result = measure(self.inquiry, cell, self.now.environments, self.home, self.told, number)
+        result, disturbed = self._measure(cell)
         ended = result.arms[Side.BASELINE]
         if ended.outcome is Outcome.NO_ENVIRONMENT:
             raise EnvironmentFailed(f"{beside}, which all are measured beside: {ended.reason}", ended.log_tail)
@@ -165,7 +168,19 @@ class _Bisecting:
             revision=revision,
             cell=cell,
             result=result,
+            disturbed=disturbed,
         )
+
+    def _measure(self, cell: Cell) -> tuple[CellResult, tuple[CellResult, ...]]:
+        """Return what measuring ``cell`` gave, and what was invalid before: no night is skipped for a disturbance."""
+        found: list[CellResult] = []
+        while len(found) < TRIES:
+            number = sum(1 + len(step.disturbed) for step in self.now.steps) + len(found) + 1
+            found.append(measure(self.inquiry, cell, self.now.environments, self.home, self.told, number))
+            if found[-1].validity.valid:
+                break
+            self.told.said(f"invalid: {'; '.join(found[-1].validity.reasons)}")
+        return found[-1], tuple(found[:-1])
 
     def _installed(self, version: str) -> Environment:
         """Return the environment of ``version``, built: what cannot be is no fault of its work."""
@@ -187,7 +202,8 @@ class _Bisecting:
         """Keep the wheels of the two that were found: nightlies leave an index, and these are to be installed again."""
         for environment in self.now.environments.values():
             if environment.release.version in (self.now.last_good, self.now.first_bad):
-                keep_closure(environment, self.home, [Side.CANDIDATE])
+                for wheel, why in keep_closure(environment, self.home, [Side.CANDIDATE]).items():
+                    self.told.said(f"not kept in the wheelhouse: {wheel}: {why}")
 
     def _discard_all_but(self, versions: set[str]) -> None:
         of_run = self.inquiry.evidence.plan.environments

@@ -28,6 +28,8 @@ class BisectionStep(Model):
     cell: Cell | None = None
     """None where it could not be installed."""
     result: CellResult | None = None
+    disturbed: tuple[CellResult, ...] = ()
+    """Measurements of the same that were invalid, and were repeated for that."""
 
 
 class Bisection(Finding):

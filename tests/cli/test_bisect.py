@@ -15,8 +15,8 @@ from cli.beside import findings_of
 from cli.bisect import command
 from cli.report import command as report
 from farm.again import Inquiry
-from farm.errors import UsageError
-from farm.model import Bisection, Cell, CellResult, Evidence
+from farm.errors import FarmError, UsageError
+from farm.model import Bisection, Cell, CellResult, Evidence, Validity
 from farm.settings import Home
 from tests.tiny_torch import companions, kept_run, undisturbed, working_torch
 from tests.wheels import ELSEWHERE, Index, installers_alone, serve
@@ -115,6 +115,34 @@ def test_the_first_bad_nightly_is_found_past_what_is_missing_broken_or_killed(
     for kind in ("table", "markdown", "html"):
         shown = CliRunner().invoke(report, ["r1", "--format", kind])
         assert "is the first bad one" in shown.stdout.replace("\n  ", " "), (kind, shown.output)
+
+
+def test_an_index_that_goes_away_stops_the_walk_and_condemns_no_nightly(
+    tmp_path: Path, index: Index, home: Home, ran: Callable[[], Evidence], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given an index that asks for a password once the ends are measured, and one invalid measurement before."""
+    for day in (1, 2, 3):
+        index.add(working_torch(tmp_path / "made", night(day), wrong=day > 1))
+    ran()
+    measure, measured = workers.bisecting.measure, []
+
+    def measure_and_lock(*asked: Any) -> CellResult:
+        result = measure(*asked)
+        measured.append(result)
+        if len(measured) == 3:
+            index.credentials = "user:secret"
+        disturbed = Validity(valid=len(measured) > 1, reasons=() if len(measured) > 1 else ("busy",))
+        return result.model_copy(update={"validity": disturbed})
+
+    monkeypatch.setattr(workers.bisecting, "measure", measure_and_lock)
+    ended = bisect()
+    assert isinstance(ended.exception, FarmError)
+    assert "the index refuses the credentials" in str(ended.exception)
+    assert "measurements kept: 2; the same command goes on" in ended.stderr
+    index.credentials = None
+    bisection = found_by(bisect("--json"))
+    assert bisection.first_bad == night(2)
+    assert [(len(step.disturbed), step.answer) for step in bisection.steps[:2]] == [(1, "bad"), (0, "good")]
 
 
 def test_ends_that_do_not_differ_are_said_and_nothing_is_walked(
