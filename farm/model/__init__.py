@@ -22,6 +22,8 @@ from farm.model.judgement import (
     StageTier,
     TierDecision,
     Verdict,
+    Waived,
+    WaiverUse,
 )
 from farm.model.plan import (
     Arm,
@@ -37,6 +39,7 @@ from farm.model.plan import (
     Release,
     Stage,
     Tier,
+    Waiver,
 )
 from farm.model.result import (
     MAX_SAMPLES_BYTES,
@@ -165,6 +168,9 @@ __all__ = [
     "Track",
     "Validity",
     "Verdict",
+    "Waived",
+    "Waiver",
+    "WaiverUse",
     "WatchedWheel",
     "WheelState",
     "WheelUse",
