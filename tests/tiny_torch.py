@@ -8,10 +8,12 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+import workers.again
 import workers.validity
 from cli.evidence import keep_evidence
 from farm.matrix import load_matrix
@@ -21,6 +23,7 @@ from farm.releases import resolve
 from farm.settings import Home
 from tests.wheels import make_torch, make_wheel
 from workers.cell import run_cell
+from workers.lease import machine_lease
 from workers.probe import probe_host
 
 __all__ = ["MATRIX", "WORKLOAD", "companions", "kept_run", "triton", "undisturbed", "working_torch", "write_matrix"]
@@ -273,8 +276,12 @@ def companions(folder: Path) -> list[Path]:
     return [make_wheel(folder, "numpy", "1.0"), make_wheel(folder, "msgpack", "1.0", files=files)]
 
 
-def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no neighbour of this test invalidate what it measures: twice the time is told apart all the same."""
+def undisturbed(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let no neighbour of this test invalidate what it measures: twice the time is told apart all the same.
+
+    Nor is the machine waited for, which may be measuring for hours: its lock is one in ``folder``.
+    """
+    monkeypatch.setattr(workers.again, "machine_lease", partial(machine_lease, path=folder / "machine.lock"))
     monkeypatch.setattr(workers.validity, "WAITED_LIMIT", math.inf)
     monkeypatch.setattr(workers.validity, "FOREIGN_LIMIT", math.inf)
     monkeypatch.setattr(workers.validity, "STOLEN_LIMIT", math.inf)

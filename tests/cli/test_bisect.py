@@ -38,7 +38,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     made = Home(tmp_path / "home").prepare()
     monkeypatch.setenv("FARM_HOME", str(made.root))
-    undisturbed(monkeypatch)
+    undisturbed(monkeypatch, tmp_path)
     return made
 
 

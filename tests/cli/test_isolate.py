@@ -36,14 +36,14 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 
 @pytest.fixture
-def ran(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Evidence]:
+def ran(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Evidence]:
     """Measure torch 1.1.0 beside 1.0.0, as they are served by then, and keep the run in the home."""
     home = Home(tmp_path / "home").prepare()
     monkeypatch.setenv("FARM_HOME", str(home.root))
-    undisturbed(monkeypatch)
+    undisturbed(monkeypatch, tmp_path)
 
-    def run() -> Evidence:
-        return kept_run(tmp_path, home, "1.1.0", "1.0.0")
+    def run(*, measured: bool = True) -> Evidence:
+        return kept_run(tmp_path, home, "1.1.0", "1.0.0", measured=measured)
 
     return run
 
@@ -58,7 +58,7 @@ def found_by(ended: Result) -> Isolation:
 
 
 def test_the_companion_that_slows_the_step_is_named_and_the_report_shows_it(
-    tmp_path: Path, index: Index, ran: Callable[[], Evidence]
+    tmp_path: Path, index: Index, ran: Callable[..., Evidence]
 ) -> None:
     """Given a slow triton and a new vendor library, I expect triton to carry the change and the other not."""
     made = tmp_path / "made"
@@ -91,7 +91,7 @@ def test_the_companion_that_slows_the_step_is_named_and_the_report_shows_it(
 
 
 def test_torch_itself_is_named_where_nothing_held_brings_the_results_back(
-    tmp_path: Path, index: Index, ran: Callable[[], Evidence]
+    tmp_path: Path, index: Index, ran: Callable[..., Evidence]
 ) -> None:
     """Given wrong results of torch's own, one companion that is innocent and one that torch asks for at import."""
     made = tmp_path / "made"
@@ -101,7 +101,7 @@ def test_torch_itself_is_named_where_nothing_held_brings_the_results_back(
     for name, versions in (("triton", ("3.6.0", "3.7.0")), ("cuda-bindings", ("13.0", "13.1"))):
         for version in versions:
             index.add(make_wheel(made, name, version))
-    ran()
+    ran(measured=False)
 
     isolation = found_by(isolate("doze", "--gate", "correctness", "--json"))
 
@@ -115,13 +115,13 @@ def test_torch_itself_is_named_where_nothing_held_brings_the_results_back(
 
 
 def test_where_nothing_moved_but_torch_it_is_torch_and_nothing_is_measured(
-    tmp_path: Path, index: Index, ran: Callable[[], Evidence]
+    tmp_path: Path, index: Index, ran: Callable[..., Evidence]
 ) -> None:
     index.add(working_torch(tmp_path / "made", "1.0.0"))
     index.add(working_torch(tmp_path / "made", "1.1.0", wrong=True))
-    ran()
+    ran(measured=False)
 
-    ended = isolate()
+    ended = isolate("doze", "--gate", "correctness")
 
     assert ended.exit_code == 0, ended.output
     assert "correctness: torch itself: nothing else moved" in ended.stdout
@@ -129,7 +129,7 @@ def test_where_nothing_moved_but_torch_it_is_torch_and_nothing_is_measured(
 
 
 def test_an_interrupted_isolation_goes_on_where_it_was(
-    tmp_path: Path, index: Index, ran: Callable[[], Evidence], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, index: Index, ran: Callable[..., Evidence], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given vendor libraries that cannot be held together and an interruption once they are held one by one."""
     made = tmp_path / "made"
@@ -141,7 +141,7 @@ def test_an_interrupted_isolation_goes_on_where_it_was(
     for name in libraries:
         for version in ("9.1", "9.2"):
             index.add(make_wheel(made, name, version))
-    evidence = ran()
+    evidence = ran(measured=False)
     home, measure = Home(tmp_path / "home"), workers.isolating.measure
 
     def interrupted(inquiry: Inquiry, cell: Cell, *rest: Any) -> CellResult:
@@ -150,13 +150,13 @@ def test_an_interrupted_isolation_goes_on_where_it_was(
         return measure(inquiry, cell, *rest)
 
     monkeypatch.setattr(workers.isolating, "measure", interrupted)
-    ended = isolate()
+    ended = isolate("doze", "--gate", "correctness")
     assert isinstance(ended.exception, Incomplete)
     assert "interrupted; measurements kept: 1" in str(ended.exception)
     assert findings_of(home, "r1") == []
     assert len(list(home.environments.glob("*/farm-environment.json"))) == 2
 
-    inquiry = asked_again(evidence, None, (), None, None)
+    inquiry = asked_again(evidence, "doze", ("correctness",), None, None)
     begun = Kept(home, "r1", Isolation).begun(inquiry.key())
     assert begun is not None
     said: list[str] = []
@@ -166,7 +166,7 @@ def test_an_interrupted_isolation_goes_on_where_it_was(
     assert given_up.rounds == begun.rounds
 
     monkeypatch.setattr(workers.isolating, "measure", measure)
-    isolation = found_by(isolate("--json"))
+    isolation = found_by(isolate("doze", "--gate", "correctness", "--json"))
     assert isolation.rounds[:1] == begun.rounds
     assert [round_.result.attempt for round_ in isolation.rounds] == [1, 2]
     answers = {verdict.held.name: verdict.answer for verdict in isolation.verdicts}
