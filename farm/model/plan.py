@@ -132,8 +132,9 @@ class Cell(Model):
 
     id: str
     """"transformer_block/infer-fp32@cpu": unique in its run."""
-    kind: Literal["measure", "rehearsal", "aa"] = "measure"
-    """"aa" measures the baseline against itself: what it accuses is a false alarm."""
+    kind: Literal["measure", "rehearsal", "aa", "isolation", "bisection"] = "measure"
+    """"aa" measures the baseline against itself: what it accuses is a false alarm. "isolation", with arms that hold a
+    package at the baseline's version, and "bisection", with a nightly as candidate, are in no plan."""
     backend: Backend
     capability: str
     workload: str

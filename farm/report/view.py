@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from farm.aa import run_limit
 from farm.budget import percent_apart
-from farm.model import Coverage, Decision, DecisionRow, Evidence, Judgement, RunState, Side
+from farm.model import Coverage, Decision, DecisionRow, Evidence, Finding, Judgement, RunState, Side
 from farm.report.cells import CellView, cell_anchor, cell_view
 from farm.report.environments import LockView, lock_views
 from farm.report.stages import StageView, stage_views
@@ -130,8 +130,8 @@ class ReportView:
     reproduce: str
 
 
-def report_view(evidence: Evidence, judgement: Judgement) -> ReportView:
-    """Return everything that a page shows of ``evidence`` and ``judgement``."""
+def report_view(evidence: Evidence, judgement: Judgement, findings: Sequence[Finding] = ()) -> ReportView:
+    """Return everything that a page shows of ``evidence``, ``judgement`` and what was looked into afterwards."""
     compared = f"{releases(evidence, Side.CANDIDATE)} against {releases(evidence, Side.BASELINE)}"
     return ReportView(
         title=compared + afterwards(judgement),
@@ -153,7 +153,7 @@ def report_view(evidence: Evidence, judgement: Judgement) -> ReportView:
         notes=resolution_notes(evidence),
         facts=run_facts(evidence, judgement),
         locks=lock_views(evidence.plan),
-        cells=tuple(cell_view(evidence, judgement, cell) for cell in evidence.plan.cells),
+        cells=tuple(cell_view(evidence, judgement, cell, findings) for cell in evidence.plan.cells),
         reproduce=reproduce_command(evidence),
     )
 
