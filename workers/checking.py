@@ -53,10 +53,12 @@ def check(
     home: Home,
     matrix: Matrix,
     progress: Callable[[Sequence[Cell], Sequence[CellResult], Progress | None], None],
+    waiting: Callable[[], None],
 ) -> Checked:
     """Return what ``cases`` of ``spec`` show where ``release`` is measured against itself.
 
-    ``progress`` is called with the cells, the results so far and where the current one stands. Raises UsageError for
+    ``progress`` is called with the cells, the results so far and where the current one stands, ``waiting`` while
+    another measurement has the machine. Raises UsageError for
     a release that cannot be meant, EnvironmentFailed where it cannot be installed.
     """
     plan = _plan(spec, cases, release, matrix)
@@ -66,7 +68,7 @@ def check(
     results: list[CellResult] = []
     seeds: dict[str, list[str]] = {}
     progress(plan.cells, results, None)
-    with machine_lease(lambda: None, lambda: False) as lease:
+    with machine_lease(waiting, lambda: False) as lease:
         for cell in plan.cells:
             order = CellOrder(
                 run_id=RUN,
