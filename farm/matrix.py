@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from farm.catalogue import CaseSpec, WorkloadSpec, catalogue, read_workload
+from farm.catalogue import NO_PACKAGE, CaseSpec, WorkloadSpec, catalogue, read_workload
 from farm.errors import UsageError
 from farm.model import Backend, Decision, Gate, Measuring, Model, Stage, StateKind, Tier
 from farm.statistics import least_restarts
@@ -35,6 +35,8 @@ class _Case(_Checked):
     suites: tuple[str, ...] = ("standard",)
     parameters: dict[str, int | float | str | bool] = {}
     production_shape: bool = False
+    packages: bool = False
+    """Whether the program is compiled ahead of time, too: half a minute a release."""
 
 
 class _Workload(_Checked):
@@ -89,6 +91,7 @@ class _Tier(_Checked):
     determinism: Literal["bitwise", "no worse", "off"] = "bitwise"
     compile_ratio: Positive
     graph_breaks: Annotated[int, Field(ge=0)]
+    recompiles: Annotated[int, Field(ge=0)] = 0
     rollback_s: Positive
     state_required: tuple[StateKind, ...] = ()
     feature_gain: Positive
@@ -467,7 +470,9 @@ def _workload(entry: _Workload, known: Mapping[str, WorkloadSpec], where: str, p
     cases = {case.name: case for case in spec.cases}
     for extra in entry.case:
         parameters = spec.case_parameters(extra.parameters, f"{here}, case[{extra.name}]")
-        cases[extra.name] = CaseSpec(extra.name, extra.suites, parameters, extra.production_shape)
+        if extra.packages and not spec.exports:
+            raise UsageError(f"{here}, case[{extra.name}]: {NO_PACKAGE}")
+        cases[extra.name] = CaseSpec(extra.name, extra.suites, parameters, extra.production_shape, extra.packages)
     if entry.cases is not None:
         for name in entry.cases:
             if name not in cases:

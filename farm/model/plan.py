@@ -147,6 +147,8 @@ class Cell(Model):
     caveats: tuple[str, ...] = ()
     state: tuple[StateKind, ...] = ()
     """Of a rehearsal: what the candidate writes and the baseline must open."""
+    programs: tuple[Literal["compile", "export", "package"], ...] = ("compile", "export")
+    """What compile_export asks of the workload's module; "package" is AOTInductor's."""
     broken_control: str | None = None
     """"build variant differs": measured all the same, and never better than `defer`."""
     stage: str = ""
@@ -182,6 +184,8 @@ class Tier(Model):
     compile_ratio: float
     graph_breaks: int
     """Greatest number of graph breaks more than the baseline has."""
+    recompiles: int = 0
+    """Greatest number of graphs more than the baseline's over the shapes that a workload names."""
     rollback_s: float
     """Longest rehearsal of the way back, seconds."""
     state_required: tuple[StateKind, ...] = ()
