@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from farm.model import Comparison, CompileExport, Loaded, Outcome, ProgramKind, Recompiles, SavedProgram
-from farm.report.text import mebibytes, plural, seconds
+from farm.report.text import plural, seconds
+from farm.units import mebibytes
 
 __all__ = ["compared_words", "program_rows"]
 

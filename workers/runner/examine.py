@@ -17,6 +17,7 @@ import torch
 from workloads.contract import FellBack, Workload
 
 from .memory import faults_per_step, memory_of
+from .steady import unsteadiness
 from .tensors import digest_all, write_all
 from .trace import trace_step
 from .work import Work
@@ -34,11 +35,14 @@ def examine(work: Work, request: Mapping[str, Any]) -> dict[str, Any]:
         outputs = write_all(work.step(), folder, "output")
         torch.set_warn_always(False)
     reply: dict[str, Any] = {"outputs": outputs, "warnings": sorted({str(w.message)[:300] for w in caught})}
+    reply["warnings"] += unsteadiness(work)
     # Before the oracle, whose large blocks change what glibc does for the life of the process.
     reply["faults_per_step"] = faults_per_step(work) if request.get("faults") else None
     if request["oracle"]:
         first = next(iter(work.kind.paths))
-        reply["oracle"] = write_all(work.step(work.fresh(first, oracle=True), "cpu"), folder, "oracle")
+        oracle = work.step(work.fresh(first, oracle=True), "cpu")
+        reply["warnings"] += _imprecise(oracle)
+        reply["oracle"] = write_all(oracle, folder, "oracle")
     reply["path_ran"] = work.workload.path_ran()
     reply["memory"] = memory_of(work) if request["memory"] else None
     reply["trace"] = _trace(work, folder, reply["warnings"]) if request.get("trace") else None
@@ -76,6 +80,15 @@ def _drill(work: Work) -> dict[str, Any] | None:
         result, ran = "failed", f"{type(error).__name__}: {str(error)[:300]}"
         took_ns = time.perf_counter_ns() - began
     return {"how": how, "result": result, "ran": ran, "took_ns": took_ns}
+
+
+def _imprecise(oracle: Mapping[str, torch.Tensor]) -> list[str]:
+    """Return which outputs of an oracle are not float64: a step that casts by itself judges itself."""
+    names = sorted(name for name, value in oracle.items() if value.is_floating_point() and value.dtype != torch.float64)
+    if not names:
+        return []
+    dtype = str(oracle[names[0]].dtype).removeprefix("torch.")
+    return [f"the oracle is no more precise than the work: '{names[0]}' is {dtype} in it"]
 
 
 def _trace(work: Work, folder: Path, said: list[str]) -> dict[str, Any] | None:
