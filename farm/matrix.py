@@ -14,11 +14,13 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from farm.catalogue import NO_PACKAGE, CaseSpec, WorkloadSpec, catalogue, read_workload
 from farm.errors import UsageError
 from farm.model import Backend, Decision, Gate, Measuring, Model, Stage, StateKind, Tier, Waiver
+from farm.releases import is_torch_family
 from farm.statistics import least_restarts
 
 __all__ = ["Matrix", "Planning", "load_matrix", "matrix_schema"]
@@ -178,6 +180,8 @@ class _File(_Checked):
     gates: tuple[Gate, ...]
     decisions: tuple[Decision, ...]
     versions: dict[str, str]
+    packages: tuple[str, ...] = ()
+    """Requirements installed beside torch in every arm, in one version for all: what an export to ONNX needs."""
     workload: Annotated[tuple[_Workload, ...], Field(min_length=1)]
     suite: Annotated[dict[str, _Suite], Field(min_length=1)]
     tier: Annotated[tuple[_Tier, ...], Field(min_length=1)]
@@ -255,6 +259,8 @@ class Matrix:
     stages: tuple[Stage, ...] = ()
     """The window that a run may be asked to take, in order."""
     waivers: tuple[Waiver, ...] = ()
+    packages: tuple[str, ...] = ()
+    """Requirements installed beside torch in every arm."""
 
     @cached_property
     def digest(self) -> str:
@@ -284,7 +290,7 @@ class Matrix:
         content = [self.seed, self.backends, self.gates, self.decisions, self.versions, workloads, suites, tiers]
         stages = [stage.model_dump(mode="json") for stage in self.stages]
         waivers = [waiver.model_dump(mode="json") for waiver in self.waivers]
-        return Content(content=[*content, self.caveats, stages, waivers]).digest()
+        return Content(content=[*content, self.caveats, stages, waivers, self.packages]).digest()
 
     def release(self, request: str) -> str:
         """Return what ``request`` stands for: a name of [versions], or itself."""
@@ -459,6 +465,7 @@ def _matrix(checked: _File, where: str, source: str, path: Path | None) -> Matri
             )
     _check_stages(checked, names, where)
     _check_waivers(checked, workloads, where)
+    _check_packages(checked.packages, where)
     return Matrix(
         source=source,
         path=path,
@@ -480,7 +487,19 @@ def _matrix(checked: _File, where: str, source: str, path: Path | None) -> Matri
         waivers=tuple(
             Waiver(**waiver.model_dump() | {"expires": waiver.expires.isoformat()}) for waiver in checked.waiver
         ),
+        packages=checked.packages,
     )
+
+
+def _check_packages(packages: Sequence[str], where: str) -> None:
+    """Refuse what is no requirement, and what moves with torch: that is what is compared."""
+    for text in packages:
+        try:
+            name = Requirement(text).name
+        except InvalidRequirement as error:
+            raise UsageError(f"{where}, packages: '{text}' is no requirement: {str(error).splitlines()[0]}") from None
+        if is_torch_family(name):
+            raise UsageError(f"{where}, packages: '{name}' moves with torch; name packages that are equal in both arms")
 
 
 def _check_stages(checked: _File, workloads: Sequence[str], where: str) -> None:

@@ -20,7 +20,16 @@ from farm.errors import EnvironmentFailed, InfrastructureFailed, UsageError
 from farm.installer import InstallerError, lock, redact_text, unserved
 from farm.model import Backend, Environment, EnvironmentRefused, LockedPackage, Release, Side
 
-__all__ = ["ReleaseRequest", "Resolution", "is_torch_family", "of_one_night", "one_build", "parse_request", "resolve"]
+__all__ = [
+    "SHARED_PACKAGES",
+    "ReleaseRequest",
+    "Resolution",
+    "is_torch_family",
+    "of_one_night",
+    "one_build",
+    "parse_request",
+    "resolve",
+]
 
 #: What may be typed after --candidate and --baseline.
 FORMS = "2.13, 2.13.0, 2.13.0rc2, nightly, 2.14.0.dev20261130, a wheel's path or a URL"

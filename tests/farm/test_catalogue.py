@@ -299,6 +299,12 @@ def test_a_declaration_of_another_kind_is_refused(read: Read, tmp_path: Path, ol
         (HEAD, 'cases = {"c": []}', "case 'c' must be dict"),
         (HEAD, 'cases = {"c": {"suites": "smoke"}}', "case 'c': 'suites' must be list or tuple"),
         (HEAD, 'cases = {"c": {"parameters": []}}', "case 'c': 'parameters' must be dict"),
+        (
+            HEAD,
+            'cases = {"c": {"packages": True}}',
+            "case 'c': packages = True needs a workload that says exports = True"
+            ": what is packaged is the exported program",
+        ),
         (HEAD, 'cases = {"c": {"production_shape": "no"}}', "case 'c': 'production_shape' must be bool"),
         (
             HEAD,
