@@ -279,6 +279,8 @@ class CompileExport(Model):
     """First call, new process, empty cache folder."""
     cold_cache: CacheTemperature = "none"
     """What that process found in the caches by torch's own count: "none" where it tells nothing."""
+    cold_again_ns: tuple[int, ...] = ()
+    """The same again, each with a process and an empty cache folder of its own, where one answer was not enough."""
     warm_ns: int | None = None
     """First call, second process, the same cache folder."""
     warm_cache: CacheTemperature = "none"
@@ -289,6 +291,11 @@ class CompileExport(Model):
     recompiles: tuple[Recompiles, ...] = ()
     """Over the shapes that the workload names; empty where it names none."""
     programs: dict[ProgramKind, SavedProgram] = Field(default_factory=dict)
+
+    @property
+    def least_cold_ns(self) -> int | None:
+        """Return the shortest cold first call: what else a machine does only ever adds to it."""
+        return None if self.cold_ns is None else min((self.cold_ns, *self.cold_again_ns))
 
 
 class ArmResult(Model):

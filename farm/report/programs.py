@@ -48,6 +48,7 @@ def _compiled(programs: CompileExport) -> Iterator[Row]:
     for reason, count in programs.break_reasons.items():
         yield "graph break", f"{count} × {reason}"
     yield "cold first call", _call(programs.cold_ns, programs.cold_cache)
+    yield "cold first calls again", ", ".join(seconds(took_ns) for took_ns in programs.cold_again_ns)
     yield "warm first call", _call(programs.warm_ns, programs.warm_cache)
     yield "compiled against eager", _worst({"cold": programs.compiled, "from the cache": programs.compiled_warm})
 
