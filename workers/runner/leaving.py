@@ -95,7 +95,9 @@ def make_onnx(request: Mapping[str, Any]) -> dict[str, Any]:
     program = torch.export.load(made)
     began = time.perf_counter_ns()
     with torch.no_grad():
-        model = _making(lambda: torch.onnx.export(program, dynamo=True, verbose=False))
+        model = _making(
+            lambda: torch.onnx.export(program, dynamo=True, verbose=False), lambda: _unknown_to_onnx(program)
+        )
     model.save(request["file"])
     made_ns = time.perf_counter_ns() - began
     return {"size_bytes": Path(request["file"]).stat().st_size, "made_ns": made_ns}
@@ -159,14 +161,26 @@ def _inputs(request: Mapping[str, Any]) -> dict[str, dict[str, Inputs]]:
     return found
 
 
-def _making(make: Callable[[], Any]) -> Any:
-    """Return what ``make`` makes; an operator that it failed on is named in the error's first line."""
+def _making(make: Callable[[], Any], named: Callable[[], list[str]] = list) -> Any:
+    """Return what ``make`` makes; operators that it fails on stand in the error's first line.
+
+    They are those that ``named`` names; where it names none, those in the error's words.
+    """
     try:
         return make()
     except Exception as error:
-        operators = operators_in(str(error))
-        named = f"operators {', '.join(operators)}: " if operators else ""
-        raise NotMade(f"{named}{type(error).__name__}: {_first_line(str(error))}") from error
+        operators = named() or operators_in(str(error))
+        said = f"operators {', '.join(operators)}: " if operators else ""
+        raise NotMade(f"{said}{type(error).__name__}: {_first_line(str(error))}") from error
+
+
+def _unknown_to_onnx(program: torch.export.ExportedProgram) -> list[str]:
+    """Return all operators that the exporter has no ONNX function for, sorted: its error names the first alone."""
+    # Not documented; the same in 2.12 and 2.13.
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    registry = ONNXRegistry.from_torchlib()
+    return [name for name, target in _operators(program).items() if not registry.is_registered(target)]
 
 
 def operators_in(words: str) -> list[str]:
@@ -177,13 +191,15 @@ def operators_in(words: str) -> list[str]:
 
 def _beyond_core(program: torch.export.ExportedProgram) -> list[str]:
     """Return the operators that are left outside Core ATen once all that can be is decomposed, sorted."""
-    found = set()
-    for node in program.run_decompositions().graph.nodes:
-        target = node.target
-        if isinstance(target, torch._ops.OpOverload) and torch.Tag.core not in target.tags:
-            found.add(str(target))
-    return sorted(found)
+    return [name for name, target in _operators(program).items() if torch.Tag.core not in target.tags]
+
+
+def _operators(program: torch.export.ExportedProgram) -> dict[str, Any]:
+    """Return the operators of the decomposed program, sorted by name."""
+    targets = [node.target for node in program.run_decompositions().graph.nodes]
+    return dict(sorted((str(one), one) for one in targets if isinstance(one, torch._ops.OpOverload)))
 
 
 def _first_line(words: str) -> str:
+    words = re.sub(r"\x1b\[[0-9;]*m", "", words)  # torch.onnx colours its errors
     return (words.strip() or "no reason given").splitlines()[0][:WORDS]
