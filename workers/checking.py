@@ -15,7 +15,7 @@ from farm.matrix import Matrix, MatrixWorkload, Planning
 from farm.model import Cell, CellOrder, CellResult, CellVerdicts, Evidence, Gate, Plan, Progress, RunState
 from farm.owners import owner_name
 from farm.plan import PlanRequest, make_plan
-from farm.releases import resolve
+from farm.releases import SHARED_PACKAGES, resolve
 from farm.settings import Home
 from farm.soundness import Finding, findings, of_file
 from workers.cell import START_TIMEOUT_S, run_cell
@@ -119,7 +119,10 @@ def _plan(spec: WorkloadSpec, cases: Sequence[CaseSpec], release: str, matrix: M
         tiers=tiers,
     )
     host = probe_host()
-    resolution = resolve(release, release, platform=host.platform, python=host.python, backend="cpu")
+    beside = (*SHARED_PACKAGES, *matrix.packages)
+    resolution = resolve(
+        release, release, platform=host.platform, python=host.python, backend="cpu", shared_packages=beside
+    )
     request = PlanRequest(release, release, SUITE, ("cpu",))
     # Of a host that is many things only the CPU is asked.
     return make_plan(trial, request, [host], lambda backend, machine: resolution)

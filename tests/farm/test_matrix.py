@@ -9,6 +9,7 @@ from typing import get_args
 
 import pytest
 
+from farm.catalogue import catalogue
 from farm.errors import EXIT_USAGE, UsageError
 from farm.matrix import Matrix, load_matrix
 from farm.model import Backend, Decision, Gate
@@ -24,7 +25,7 @@ FLEX = 'name = "flex_attention"\nfeatures = ["flex"]'
 BLOCK = 'name = "transformer_block"'
 CASE = "\n[[workload.case]]\n"
 X = f'{CASE}name = "x"\n'
-SHIPPED_WORKLOADS = "allowed are flex_attention, linear_cross_entropy, transformer_block"
+SHIPPED_WORKLOADS = f"allowed are {', '.join(catalogue())}"
 
 OWN = '''
 """Work of our own."""
@@ -95,6 +96,18 @@ def test_the_matrix_that_ships_asks_what_the_new_paths_are_worth() -> None:
     assert asked["flex_attention"] == ("flex",)
     assert asked["linear_cross_entropy"] == ("lce",)
     assert not any(workload.own for workload in load_matrix().workloads)
+
+
+def test_packages_beside_torch_are_named_once_for_all_arms(write: Write) -> None:
+    assert load_matrix().packages == ()
+    matrix = load_matrix(write(("[versions]", 'packages = ["onnxscript>=0.5", "onnx"]\n[versions]')))
+    assert matrix.packages == ("onnxscript>=0.5", "onnx")
+    assert matrix.digest != load_matrix(write(("[versions]", 'packages = ["onnx"]\n[versions]'))).digest
+    for wrong, words in (
+        ("two words", "packages: 'two words' is no requirement"),
+        ("torchvision", "packages: 'torchvision' moves with torch; name packages that are equal in both arms"),
+    ):
+        assert words in refusal(write(("[versions]", f'packages = ["{wrong}"]\n[versions]')))
 
 
 def test_every_shipped_workload_has_a_first_look_and_a_production_shape() -> None:
@@ -249,7 +262,7 @@ def test_a_mistake_anywhere_is_named_with_its_key_and_what_is_allowed(
         (
             FLEX,
             f'{FLEX}{CASE}nme = "x"',
-            ".case[0].nme: unknown key; allowed are name, parameters, production_shape, suites",
+            ".case[0].nme: unknown key; allowed are name, packages, parameters, production_shape, suites",
         ),
         (
             FLEX,
