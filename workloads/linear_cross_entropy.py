@@ -197,21 +197,21 @@ class LinearCrossEntropy(Workload):
     def facts(self) -> Mapping[str, str | float | bool]:
         p = self.p
         ran = _watch(self.step, p.vocab)
-        size = 2 if p.autocast or p.dtype == "bfloat16" else 4
-        logits = p.tokens * p.vocab * size
-        linear = self.head.linear.weight.element_size()
+        logits = p.tokens * p.vocab * (2 if p.autocast or p.dtype == "bfloat16" else 4)
         found: dict[str, str | float | bool] = {"logits, bytes": logits}
         if ran.chunks:
             # Inside, bfloat16 is accumulated in float32, and autocast does not reach it.
             held = ran.rows * p.vocab * 4
-            found["logits held at once, bytes"] = held
-            found["chunks"] = ran.chunks
-            found["peak to expect, bytes"] = held + linear * (p.vocab * p.hidden + p.tokens * p.hidden)
+            found["logits held at once, bytes"], found["chunks"] = held, ran.chunks
+            if p.dtype == "float32":
+                # The gradient of the weights is there twice when autograd takes it over; by then no logits are.
+                weights, hidden = 4 * p.vocab * p.hidden, 4 * p.tokens * p.hidden
+                found["peak to expect, bytes"] = weights + max(held, weights if p.reduction != "none" else 0) + hidden
             found["logits for metrics"] = f"recomputed by F.linear, {p.tokens} x {p.vocab}: the saving is lost"
         else:
             found["logits held at once, bytes"] = logits
-            # Logits, their log-softmax, the gradient of the logits; cross entropy takes float32 under autocast.
-            found["peak to expect, bytes"] = 3 * logits + (2 * logits if p.autocast else 0)
+            # Logits, their log-softmax, the gradient of the logits; autocast adds float32 copies of two of them.
+            found["peak to expect, bytes"] = 3 * logits * (2 if p.autocast else 1)
             recomputed = "made inside and not handed out: recomputed by F.linear"
             found["logits for metrics"] = recomputed if ran.through_class else "the layer's output"
         asked = self._asked_of_a_stack(self.path)
