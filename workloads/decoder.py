@@ -55,7 +55,7 @@ class Decoder(Workload):
         "compiled": "the model under torch.compile, one full graph; the optimizer stays eager",
     }
     cases = {
-        "train-fp32": {"suites": ["smoke", "standard", "full"], "parameters": {"mode": "train"}},
+        "train-fp32": {"suites": ["standard", "full"], "parameters": {"mode": "train", "seq": 64}},
         "decode-fp32": {"suites": ["smoke", "standard", "full"], "parameters": {"mode": "decode"}},
         "prefill-fp32": {"suites": ["standard", "full"], "parameters": {"mode": "prefill", "seq": 128, "layers": 2}},
         "train-autocast-checkpointing": {
