@@ -48,7 +48,10 @@ class LinearCrossEntropy(Workload):
     paths = {
         "linear+cross_entropy": "nn.Linear, then nn.CrossEntropyLoss",
         "lce": {"doc": "nn.LinearCrossEntropyLoss with its defaults: all logits at once", "needs": "2.13"},
-        "lce-auto": {"doc": "with options=LinearCrossEntropyOptions(): chunks as the library sizes them", "needs": "2.13"},
+        "lce-auto": {
+            "doc": "with options=LinearCrossEntropyOptions(): chunks as the library sizes them",
+            "needs": "2.13",
+        },
         "lce-chunk-64": {"doc": "with batch_chunk_size=64", "needs": "2.13"},
         "lce-chunk-256": {"doc": "with batch_chunk_size=256", "needs": "2.13"},
     }
@@ -363,9 +366,7 @@ def stack_checks(path: str, device: torch.device) -> dict[str, str]:
         return ", ".join((fresh().linear if old else fresh()).state_dict())
 
     def checkpoint() -> str:
-        (fresh().linear if old else fresh()).load_state_dict(
-            nn.Linear(HIDDEN, VOCAB).state_dict()
-        )
+        (fresh().linear if old else fresh()).load_state_dict(nn.Linear(HIDDEN, VOCAB).state_dict())
         return "loaded"
 
     def tied() -> str:

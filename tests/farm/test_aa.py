@@ -40,12 +40,11 @@ def test_every_capability_has_one_for_ten_measured_cells_and_one_at_least(change
     for suite in ("smoke", "standard"):
         plan = planned(hosts=(BOTH,), resolve=build, suite=suite)
         measured = [cell for cell in plan.cells if cell.kind == "measure"]
-        assert len(measured) in (6, 24)
-        assert [cell.capability for cell in controls(plan)] == ["cpu", "cuda.sm90"]
-    half = planned(changed(("budget_s = 120.0", "budget_s = 120.0\naa_share = 0.5")))
-    assert len(controls(half)) == 1
-    third = planned(changed(("budget_s = 240.0", "budget_s = 240.0\naa_share = 0.3")), suite="standard")
-    assert len(controls(third)) == 3
+        each = max(1, len(measured) // 2 // 10)
+        assert [cell.capability for cell in controls(plan)] == ["cpu"] * each + ["cuda.sm90"] * each
+    for share, of in ((0.5, 2), (0.2, 5)):
+        some = planned(changed(("budget_s = 240.0", f"budget_s = 240.0\naa_share = {share}")), suite="standard")
+        assert len(controls(some)) == sum(cell.kind == "measure" for cell in some.cells) // of
     none = planned(changed(("budget_s = 120.0", "budget_s = 120.0\naa_share = 0.0")))
     assert controls(none) == []
 

@@ -9,6 +9,7 @@ from typing import get_args
 
 import pytest
 
+from farm.catalogue import catalogue
 from farm.errors import EXIT_USAGE, UsageError
 from farm.matrix import Matrix, load_matrix
 from farm.model import Backend, Decision, Gate
@@ -24,7 +25,7 @@ FLEX = 'name = "flex_attention"\nfeatures = ["flex"]'
 BLOCK = 'name = "transformer_block"'
 CASE = "\n[[workload.case]]\n"
 X = f'{CASE}name = "x"\n'
-SHIPPED_WORKLOADS = "allowed are flex_attention, linear_cross_entropy, transformer_block"
+SHIPPED_WORKLOADS = f"allowed are {', '.join(sorted(catalogue()))}"
 
 OWN = '''
 """Work of our own."""
@@ -93,7 +94,9 @@ def test_the_matrix_that_ships_asks_what_the_new_paths_are_worth() -> None:
     asked = {workload.spec.name: workload.features for workload in load_matrix().workloads}
     assert asked["transformer_block"] == ()
     assert asked["flex_attention"] == ("flex",)
-    assert asked["linear_cross_entropy"] == ("lce",)
+    assert asked["linear_cross_entropy"] == ("lce", "lce-auto", "lce-chunk-64", "lce-chunk-256")
+    assert asked["lce_convergence"] == ("lce", "lce-chunked")
+    assert asked["decoder"] == ("compiled",)
     assert not any(workload.own for workload in load_matrix().workloads)
 
 

@@ -63,25 +63,30 @@ def changed(tmp_path: Path) -> Callable[..., Matrix]:
 
 def test_every_case_of_the_suite_is_a_cell_and_every_capability_has_one_rehearsal() -> None:
     plan = planned()
-    assert [cell.id for cell in plan.cells] == [
-        "transformer_block/infer-fp32@cpu",
-        "flex_attention/sliding-window-fp32@cpu",
-        "linear_cross_entropy/train-fp32@cpu",
-        "aa/flex_attention-sliding-window-fp32@cpu",
-        "rollback/transformer_block-infer-fp32@cpu",
+    cases = [
+        f"{workload.spec.name}/{case.name}@cpu"
+        for workload in load_matrix().workloads
+        for case in workload.cases
+        if "smoke" in case.suites
     ]
-    assert [cell.kind for cell in plan.cells] == ["measure"] * 3 + ["aa", "rehearsal"]
+    *measured, control, rehearsal = [cell.id for cell in plan.cells]
+    assert measured == cases
+    assert {"transformer_block/infer-fp32@cpu", "decoder/decode-fp32@cpu"} <= set(cases)
+    assert control.removeprefix("aa/").replace("-", "/", 1) in cases
+    assert rehearsal == "rollback/transformer_block-infer-fp32@cpu"
+    assert [cell.kind for cell in plan.cells] == ["measure"] * len(cases) + ["aa", "rehearsal"]
     assert len(planned(suite="standard").cells) > len(plan.cells)
     assert any(cell.production_shape for cell in planned(suite="standard").cells)
 
 
 def test_arms_are_both_releases_and_the_new_paths_of_the_candidate() -> None:
     arms = {cell.workload: [arm.name for arm in cell.arms] for cell in planned().cells if cell.kind == "measure"}
+    asked = {workload.spec.name: workload.features for workload in load_matrix().workloads}
     assert arms == {
-        "transformer_block": ["baseline", "candidate"],
-        "flex_attention": ["baseline", "candidate", "candidate+flex"],
-        "linear_cross_entropy": ["baseline", "candidate", "candidate+lce"],
+        name: ["baseline", "candidate", *(f"candidate+{path}" for path in features)] for name, features in asked.items()
     }
+    assert arms["flex_attention"] == ["baseline", "candidate", "candidate+flex"]
+    assert arms["transformer_block"] == ["baseline", "candidate"]
 
 
 def test_a_path_that_the_candidate_has_not_got_is_not_asked_about() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+import ast
+import hashlib
+import math
+import random
+from array import array
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,13 +14,11 @@ from typing import Any
 import pytest
 
 from farm.catalogue import read_workload
-from farm.gates import judge_gate
-from farm.model import Gate, Outcome, Status, Verdict
-from tests.evidence import ask, ok
+from farm.model import Outcome, Status
+from tests.workloads.conftest import Examine
+from tests.workloads.judging import judged
 from workers.comparison import compare_outputs
-from workers.runner_environment import runner_environment
-from workers.session import ArmEnded, RunnerSession
-from workers.stage import make_stage
+from workers.session import ArmEnded
 
 pytestmark = pytest.mark.torch
 
@@ -25,51 +26,11 @@ ROOT = Path(__file__).parent.parent.parent
 SOURCE = ROOT / "workloads" / "linear_cross_entropy.py"
 CONVERGENCE = ROOT / "workloads" / "lce_convergence.py"
 
-START_S = 120.0
-ANSWER_S = 120.0
-
 #: Shapes for milliseconds; 130 tokens are three chunks of 64, the last of them short.
 SMALL = {"tokens": 130, "hidden": 16, "vocab": 384}
 OLD, LCE, AUTO, CHUNKED = "linear+cross_entropy", "lce", "lce-auto", "lce-chunk-64"
 
-Examine = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def session(candidate_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunnerSession]:
-    root = tmp_path_factory.mktemp("losses")
-    environment = runner_environment({"OMP_NUM_THREADS": "1"}, root / "caches", settled_allocator=False)
-    with contextlib.ExitStack() as running:
-        started = running.enter_context(
-            RunnerSession(candidate_python, make_stage(root / "stage", None), environment, root / "log")
-        )
-        started.hello(START_S)
-        yield started
-
-
-@pytest.fixture
-def examine(session: RunnerSession, tmp_path: Path) -> Examine:
-    def examine(
-        path: str, parameters: dict[str, Any], workload: str = "workloads.linear_cross_entropy", **asked: Any
-    ) -> dict[str, Any]:
-        fields = {"workload": workload, "parameters": parameters, "path": path, "seed": 1, "device": "cpu"}
-        session.request("setup", ANSWER_S, **fields, threads=1)
-        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
-        folder.mkdir()
-        request = {"oracle": True, "repeats": 1, "threads": 1, "memory": False} | asked
-        return session.request("examine", ANSWER_S, directory=str(folder), **request)
-
-    return examine
-
-
-def judged(new: dict[str, Any], old: dict[str, Any]) -> Verdict:
-    """Return what the correctness gate says of ``new`` beside ``old``, both against the oracle of ``old``."""
-    arms = {
-        "candidate": ok(outputs=compare_outputs(new["outputs"], old["oracle"], old["outputs"])),
-        "baseline": ok(outputs=compare_outputs(old["outputs"], old["oracle"], None)),
-    }
-    return judge_gate(Gate.CORRECTNESS, ask(arms))
-
+LAST_LAYER, TRAINED = "linear_cross_entropy", "lce_convergence"
 
 SETTINGS = [
     {},
@@ -86,7 +47,7 @@ SETTINGS = [
 def test_the_defaults_are_the_old_loss_to_the_last_bit_and_chunks_are_as_right(
     examine: Examine, settings: dict[str, Any]
 ) -> None:
-    old, new, chunked = (examine(path, SMALL | settings) for path in (OLD, LCE, CHUNKED))
+    old, new, chunked = (examine(LAST_LAYER, path, SMALL | settings) for path in (OLD, LCE, CHUNKED))
     assert judged(new, old).reason == "bitwise identical"
     found = judged(chunked, old)
     assert found.status is Status.PASS, found
@@ -100,16 +61,14 @@ def test_the_defaults_are_the_old_loss_to_the_last_bit_and_chunks_are_as_right(
     [*SETTINGS, {"label_smoothing": 0.1, "class_weights": True, "ignored": 0.3}],
     ids=lambda given: ",".join(f"{k}={v}" for k, v in given.items()) or "-",
 )
-def test_the_oracle_in_rows_is_the_oracle_at_once(
-    examine: Examine, tmp_path: Path, settings: dict[str, Any]
-) -> None:
+def test_the_oracle_in_rows_is_the_oracle_at_once(examine: Examine, tmp_path: Path, settings: dict[str, Any]) -> None:
     few, all_rows = tmp_path / "few.py", tmp_path / "all.py"
     text = SOURCE.read_text()
     assert "ORACLE_BYTES = 2**28" in text
     few.write_text(text.replace("ORACLE_BYTES = 2**28", "ORACLE_BYTES = 8 * 384 * 7"))
     all_rows.write_text(text.replace("self.rows = max(1,", "return\n        self.rows = max(1,"))
     assert few.read_text() != text != all_rows.read_text()
-    values = [examine(OLD, SMALL | settings, str(file)) for file in (few, all_rows)]
+    values = [examine(file, OLD, SMALL | settings) for file in (few, all_rows)]
     for name, output in compare_outputs(values[0]["oracle"], values[1]["oracle"], None).items():
         assert output.against_oracle is not None
         assert output.against_oracle.rms_error <= 1e-14 * output.against_oracle.reference_rms, name
@@ -118,13 +77,13 @@ def test_the_oracle_in_rows_is_the_oracle_at_once(
 @pytest.mark.parametrize("path", [AUTO, CHUNKED])
 def test_chunks_that_the_library_leaves_aside_are_a_fall_back_with_its_own_words(examine: Examine, path: str) -> None:
     with pytest.raises(ArmEnded, match="all logits at once: linear_cross_entropy: ``options`` ignored") as ended:
-        examine(path, SMALL | {"label_smoothing": 0.1})
+        examine(LAST_LAYER, path, SMALL | {"label_smoothing": 0.1})
     assert ended.value.outcome is Outcome.FELL_BACK
 
 
 @pytest.mark.parametrize("path", [LCE, AUTO, CHUNKED])
 def test_a_path_that_is_switched_off_says_so(examine: Examine, path: str) -> None:
-    drill = examine(path, SMALL, drill=True)["drill"]
+    drill = examine(LAST_LAYER, path, SMALL, drill=True)["drill"]
     assert drill["result"] == "switched off", drill
 
 
@@ -132,7 +91,7 @@ def test_a_chunk_size_that_did_not_run_is_a_fall_back(examine: Examine, tmp_path
     other = tmp_path / "other_size.py"
     other.write_text(SOURCE.read_text().replace('batch_chunk_size=int(path.rsplit("-", 1)[1])', "batch_chunk_size=32"))
     with pytest.raises(ArmEnded, match="chunks of 32 tokens ran, 64 were asked for"):
-        examine(CHUNKED, SMALL, str(other))
+        examine(other, CHUNKED, SMALL)
 
 
 def test_peaks_are_what_the_logits_and_weights_make_expect(examine: Examine) -> None:
@@ -147,7 +106,7 @@ def test_peaks_are_what_the_logits_and_weights_make_expect(examine: Examine) -> 
         (CHUNKED, {"reduction": "none"}),
         (CHUNKED, {}),
     ):
-        raw = examine(path, shape | settings, oracle=False, memory=True)
+        raw = examine(LAST_LAYER, path, shape | settings, oracle=False, memory=True)
         peaks[path] = raw["memory"]["allocator_peak_bytes"]
         assert peaks[path] == pytest.approx(raw["facts"]["peak to expect, bytes"], rel=0.12), (path, settings)
     logits = 4 * 256 * 2048
@@ -156,13 +115,18 @@ def test_peaks_are_what_the_logits_and_weights_make_expect(examine: Examine) -> 
 
 
 def test_what_a_training_stack_would_meet_is_told_in_the_librarys_words(examine: Examine) -> None:
-    new, chunked = (examine(path, SMALL | {"stack": True}, oracle=False)["facts"] for path in (LCE, CHUNKED))
+    new, chunked = (
+        examine(LAST_LAYER, path, SMALL | {"stack": True}, oracle=False)["facts"] for path in (LCE, CHUNKED)
+    )
     assert new["new integration work"] == "hidden states (B, T, H); state_dict keys; checkpoint of nn.Linear"
     assert chunked["stack: hidden states (B, T, H)"].endswith("expected input with dimensionality 1 or 2, got 3")
     assert chunked["stack: bfloat16 autocast"] == "ignored: float32 all the same"
     assert "backward called twice" in chunked["stack: second backward"]
     assert chunked["stack: label smoothing"].endswith("the options are ignored")
-    assert (new["stack: torch.compile"], chunked["stack: torch.compile"]) == ("1 graphs, 0 breaks", "0 graphs, 1 breaks")
+    assert (new["stack: torch.compile"], chunked["stack: torch.compile"]) == (
+        "1 graphs, 0 breaks",
+        "0 graphs, 1 breaks",
+    )
     assert chunked["stack: torch.export"] == "torch_nn._linear_cross_entropy_batch_chunked"
 
 
@@ -203,9 +167,9 @@ def test_a_loss_that_leaves_a_setting_out_fails_correctness(
     file = tmp_path / "faulty.py"
     file.write_text(text.replace(mark, f"{mark}    {wrong}\n"))
     parameters = SMALL | settings | {"dtype": dtype}
-    old = examine(OLD, parameters)
-    assert judged(examine(path, parameters), old).status is Status.PASS
-    found = judged(examine(path, parameters, str(file)), old)
+    old = examine(LAST_LAYER, OLD, parameters)
+    assert judged(examine(LAST_LAYER, path, parameters), old).status is Status.PASS
+    found = judged(examine(file, path, parameters), old)
     assert found.status is Status.FAIL, found
 
 
@@ -215,9 +179,7 @@ TRAINING = {"steps": 60, "tokens": 64}
 
 
 def test_curves_of_either_loss_are_one_and_the_chunked_one_is_as_near_as_rounding(examine: Examine) -> None:
-    old, new, chunked = (
-        examine(path, TRAINING, "workloads.lce_convergence") for path in (OLD, LCE, "lce-chunked")
-    )
+    old, new, chunked = (examine(TRAINED, path, TRAINING) for path in (OLD, LCE, "lce-chunked"))
     assert judged(new, old).reason == "bitwise identical"
     assert judged(chunked, old).status is Status.PASS
     facts = chunked["facts"]
@@ -249,22 +211,16 @@ def test_a_loss_that_trains_another_model_is_seen(examine: Examine, tmp_path: Pa
     )
     assert right in text
     file = tmp_path / "faulty.py"
-    # In the new path alone, so that the old one and the oracle are what they were.
-    file.write_text(text.replace(right, right, 1))
-    old = examine(OLD, TRAINING, str(file))
+    file.write_text(text)
+    old = examine(file, OLD, TRAINING)
+    # Now the new path alone, for the old one and the oracle have run.
     file.write_text(text.replace(right, wrong, 1))
-    found = judged(examine(LCE, TRAINING, str(file), oracle=False), old)
+    found = judged(examine(file, LCE, TRAINING, oracle=False), old)
     assert found.status is Status.FAIL, found
 
 
 def test_the_frozen_slice_is_the_one_that_it_was() -> None:
     """Its digest names it: another generator, another rule or another byte order would be another slice."""
-    import ast
-    import hashlib
-    import math
-    import random
-    from array import array
-
     wanted = {"frozen_tokens", "source_entropy"}
     tree = ast.parse(CONVERGENCE.read_text())
     body = [
