@@ -83,15 +83,15 @@ class LinearCrossEntropy(Workload):
         },
         "llama3-128k-autocast": {
             "suites": ["full"],
-            "parameters": {"autocast": True, "tokens": 512, "hidden": 2048, "vocab": 128256, "bias": False},
+            "parameters": {"autocast": True, "tokens": 256, "hidden": 2048, "vocab": 128256, "bias": False},
         },
         "qwen2-152k-bf16": {
             "suites": ["full"],
-            "parameters": {"dtype": "bfloat16", "tokens": 512, "hidden": 896, "vocab": 151936, "bias": False},
+            "parameters": {"dtype": "bfloat16", "tokens": 256, "hidden": 896, "vocab": 151936, "bias": False},
         },
         "gemma3-256k-fp32": {
             "suites": ["full"],
-            "parameters": {"tokens": 512, "hidden": 640, "vocab": 262144, "ignored": 0.1},
+            "parameters": {"tokens": 256, "hidden": 640, "vocab": 262144, "ignored": 0.1},
         },
     }
 
