@@ -24,10 +24,10 @@ from workloads.contract import FellBack, Unsupported, Workload
 
 #: Of the tokens that may follow a token, the chances of its own four; the rest is spread over the vocabulary.
 SUCCESSORS = (0.5, 0.2, 0.1, 0.05)
-#: Tokens that no step trains on.
-HELD_OUT = 2048
+#: Batches that no step trains on.
+HELD_OUT = 8
 #: How many nats apart the losses of two trained models may be on unseen tokens. Ten seeds of the shipped standard case
-#: ended 0.016 apart (standard deviation, on the CPU, old path): what moves a model by less than half of that trains
+#: ended 0.018 apart (standard deviation, on the CPU, old path): what moves a model by less than half of that trains
 #: another model no more than another seed would.
 UNSEEN = 0.008
 #: And the curves, by what is computed in. A loss that comes in bfloat16 is a coarse reading of itself: the old path's
@@ -61,7 +61,7 @@ class LceConvergence(Workload):
     cases = {
         "fp32-first-steps": {"suites": ["smoke"], "parameters": {"steps": 6}},
         "fp32-200-steps": {"suites": ["standard", "full"], "parameters": {}, "production_shape": True},
-        "autocast-200-steps": {"suites": ["standard", "full"], "parameters": {"autocast": True}},
+        "autocast-200-steps": {"suites": ["full"], "parameters": {"autocast": True}},
         "bf16-200-steps": {"suites": ["full"], "parameters": {"dtype": "bfloat16"}},
         "fp32-8k-600-steps": {
             "suites": ["full"],
@@ -71,12 +71,12 @@ class LceConvergence(Workload):
 
     def setup(self, p: SimpleNamespace, path: str, device: torch.device) -> None:
         self.p, self.path, self.device = p, path, device
-        tokens = frozen_tokens(p.data, p.vocab, p.steps * p.tokens + 2 + HELD_OUT)
+        tokens = frozen_tokens(p.data, p.vocab, (p.steps + HELD_OUT) * p.tokens + 2)
         self.slice_digest = hashlib.sha256(array("q", tokens).tobytes()).hexdigest()
         stream = torch.tensor(tokens)
         seen, unseen = stream[: p.steps * p.tokens + 2], stream[p.steps * p.tokens :]
         self.before_SN2, self.next_SN = _examples(seen, (p.steps, p.tokens), device)
-        self.held_before_N2, self.held_next_N = _examples(unseen, (HELD_OUT,), device)
+        self.held_before_HN2, self.held_next_HN = _examples(unseen, (HELD_OUT, p.tokens), device)
         # Frozen too: every so many, whatever the seed.
         if p.ignored:
             self.next_SN[:, :: max(1, round(1 / p.ignored))] = -100
@@ -119,9 +119,12 @@ class LceConvergence(Workload):
     def _held_out(self, model: nn.ModuleDict) -> torch.Tensor:
         """Return the loss on unseen tokens by the functional operators: the same code for every path."""
         linear = model["head"].linear
-        with self._precision():
-            logits_NV = F.linear(_hidden(model["body"], self.held_before_N2), linear.weight, linear.bias)
-        return F.cross_entropy(_precise(logits_NV), self.held_next_N)
+        losses = []
+        for before_N2, next_N in zip(self.held_before_HN2, self.held_next_HN, strict=True):
+            with self._precision():
+                logits_NV = F.linear(_hidden(model["body"], before_N2), linear.weight, linear.bias)
+            losses.append(F.cross_entropy(_precise(logits_NV), next_N))
+        return torch.stack(losses).mean()
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.p.autocast)
