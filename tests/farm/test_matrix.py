@@ -25,7 +25,7 @@ FLEX = 'name = "flex_attention"\nfeatures = ["flex"]'
 BLOCK = 'name = "transformer_block"'
 CASE = "\n[[workload.case]]\n"
 X = f'{CASE}name = "x"\n'
-SHIPPED_WORKLOADS = f"allowed are {', '.join(sorted(catalogue()))}"
+SHIPPED_WORKLOADS = f"allowed are {', '.join(catalogue())}"
 
 OWN = '''
 """Work of our own."""
@@ -95,9 +95,20 @@ def test_the_matrix_that_ships_asks_what_the_new_paths_are_worth() -> None:
     assert asked["transformer_block"] == ()
     assert asked["flex_attention"] == ("flex",)
     assert asked["linear_cross_entropy"] == ("lce", "lce-auto", "lce-chunk-64", "lce-chunk-256")
-    assert asked["lce_convergence"] == ("lce", "lce-chunked")
     assert asked["decoder"] == ("compiled",)
     assert not any(workload.own for workload in load_matrix().workloads)
+
+
+def test_packages_beside_torch_are_named_once_for_all_arms(write: Write) -> None:
+    assert load_matrix().packages == ()
+    matrix = load_matrix(write(("[versions]", 'packages = ["onnxscript>=0.5", "onnx"]\n[versions]')))
+    assert matrix.packages == ("onnxscript>=0.5", "onnx")
+    assert matrix.digest != load_matrix(write(("[versions]", 'packages = ["onnx"]\n[versions]'))).digest
+    for wrong, words in (
+        ("two words", "packages: 'two words' is no requirement"),
+        ("torchvision", "packages: 'torchvision' moves with torch; name packages that are equal in both arms"),
+    ):
+        assert words in refusal(write(("[versions]", f'packages = ["{wrong}"]\n[versions]')))
 
 
 def test_every_shipped_workload_has_a_first_look_and_a_production_shape() -> None:
@@ -252,7 +263,7 @@ def test_a_mistake_anywhere_is_named_with_its_key_and_what_is_allowed(
         (
             FLEX,
             f'{FLEX}{CASE}nme = "x"',
-            ".case[0].nme: unknown key; allowed are name, parameters, production_shape, suites",
+            ".case[0].nme: unknown key; allowed are name, packages, parameters, production_shape, suites",
         ),
         (
             FLEX,

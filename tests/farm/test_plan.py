@@ -63,30 +63,46 @@ def changed(tmp_path: Path) -> Callable[..., Matrix]:
 
 def test_every_case_of_the_suite_is_a_cell_and_every_capability_has_one_rehearsal() -> None:
     plan = planned()
-    cases = [
+    smoke = [
         f"{workload.spec.name}/{case.name}@cpu"
         for workload in load_matrix().workloads
         for case in workload.cases
         if "smoke" in case.suites
     ]
-    *measured, control, rehearsal = [cell.id for cell in plan.cells]
-    assert measured == cases
-    assert {"transformer_block/infer-fp32@cpu", "decoder/decode-fp32@cpu"} <= set(cases)
-    assert control.removeprefix("aa/").replace("-", "/", 1) in cases
-    assert rehearsal == "rollback/transformer_block-infer-fp32@cpu"
-    assert [cell.kind for cell in plan.cells] == ["measure"] * len(cases) + ["aa", "rehearsal"]
+    assert {"transformer_block/infer-fp32@cpu", "exported_decoder/infer-small@cpu"} <= set(smoke)
+    *measured, control, back = plan.cells
+    assert [cell.id for cell in measured] == smoke
+    assert control.id in [f"aa/{one.replace('/', '-')}" for one in smoke]
+    assert back.id == "rollback/transformer_block-infer-fp32@cpu"
+    assert [cell.kind for cell in plan.cells] == ["measure"] * len(smoke) + ["aa", "rehearsal"]
     assert len(planned(suite="standard").cells) > len(plan.cells)
     assert any(cell.production_shape for cell in planned(suite="standard").cells)
 
 
 def test_arms_are_both_releases_and_the_new_paths_of_the_candidate() -> None:
     arms = {cell.workload: [arm.name for arm in cell.arms] for cell in planned().cells if cell.kind == "measure"}
-    asked = {workload.spec.name: workload.features for workload in load_matrix().workloads}
-    assert arms == {
-        name: ["baseline", "candidate", *(f"candidate+{path}" for path in features)] for name, features in asked.items()
-    }
-    assert arms["flex_attention"] == ["baseline", "candidate", "candidate+flex"]
-    assert arms["transformer_block"] == ["baseline", "candidate"]
+    assert {
+        "transformer_block": ["baseline", "candidate"],
+        "flex_attention": ["baseline", "candidate", "candidate+flex"],
+        "linear_cross_entropy": [
+            "baseline",
+            "candidate",
+            "candidate+lce",
+            "candidate+lce-auto",
+            "candidate+lce-chunk-64",
+            "candidate+lce-chunk-256",
+        ],
+    }.items() <= arms.items()
+
+
+def test_a_program_is_asked_for_what_its_workload_has_and_its_case_wants() -> None:
+    asked = {cell.id: cell.programs for suite in ("smoke", "standard") for cell in planned(suite=suite).cells}
+    assert asked["exported_decoder/infer-small@cpu"] == ("compile", "export")
+    assert asked["exported_decoder/infer-fp32@cpu"] == ("compile", "export", "package")
+    assert asked["early_exit/infer-fp32@cpu"] == ("compile",)
+    assert asked["flex_attention/sliding-window-fp32@cpu"] == ()
+    # Half a minute a release: the suite that is run most has few.
+    assert sum("package" in programs for programs in asked.values()) <= 2
 
 
 def test_a_path_that_the_candidate_has_not_got_is_not_asked_about() -> None:

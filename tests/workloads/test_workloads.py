@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from farm.catalogue import CaseSpec, catalogue
+from farm.catalogue import CaseSpec, read_workload
 from farm.model import Outcome
 from workers.comparison import compare_outputs
 from workers.runner_environment import runner_environment
@@ -19,7 +19,18 @@ from workers.stage import make_stage
 
 pytestmark = pytest.mark.torch
 
-WORKLOADS = {name: spec for name, spec in catalogue().items() if spec.shipped}
+ROOT = Path(__file__).parent.parent.parent
+NAMES = (
+    "transformer_block",
+    "flex_attention",
+    "linear_cross_entropy",
+    "lce_convergence",
+    "decoder",
+    "exported_decoder",
+    "early_exit",
+    "broken_graph",
+)
+WORKLOADS = {name: read_workload(ROOT / "workloads" / f"{name}.py") for name in NAMES}
 
 START_S = 120.0
 #: Inductor's first compile on two slow cores takes tens of seconds.
@@ -30,10 +41,8 @@ ANSWER_S = 180.0
 RELATIVE_ERROR = {"float32": 1e-5, "float16": 2.0**-10}
 
 needs_compiler = pytest.mark.skipif(
-    not (shutil.which("g++") or shutil.which("c++")), reason="compiled paths need a C++ compiler"
+    not (shutil.which("g++") or shutil.which("c++")), reason="what is compiled needs a C++ compiler"
 )
-#: Paths that are compiled, and the releases in which they are: tens of seconds each.
-COMPILED = {"flex": ("baseline", "candidate"), "compiled": ("candidate",)}
 
 Release = tuple[RunnerSession, RunnerSession]
 
@@ -69,8 +78,10 @@ def smoke_cases() -> Iterator[Any]:
         for case in workload.cases:
             if "smoke" in case.suites:
                 for path in workload.paths:
-                    marks = [needs_compiler] if path.name in COMPILED else []
-                    for side in COMPILED.get(path.name, ("baseline", "candidate")):
+                    marks = [needs_compiler] if path.name in ("flex", "compiled") else []
+                    # Compiling takes tens of seconds: what is no old path is compiled in the candidate alone.
+                    late = path.name == "compiled" and path is not workload.paths[0]
+                    for side in ("candidate",) if late else ("baseline", "candidate"):
                         if side == "candidate" or path.needs is None:
                             yield pytest.param(
                                 side, name, case, path.name, id=f"{side}-{name}-{case.name}-{path.name}", marks=marks
@@ -170,14 +181,41 @@ def test_the_new_loss_with_its_defaults_is_the_old_one_to_the_last_bit(
     assert outputs["lce"] == outputs["linear+cross_entropy"]
 
 
+@needs_compiler
+@pytest.mark.parametrize("side", ["baseline", "candidate"])
+def test_a_graph_breaks_where_its_workload_says_and_nowhere_else(
+    release: Callable[[str], Release], tmp_path: Path, side: str
+) -> None:
+    session, _ = release(side)
+
+    def facts(name: str) -> dict[str, Any]:
+        session.request("setup", ANSWER_S, **setup_fields(name, smoke_case(name), "compiled"), step=False)
+        compiled = session.request("compile", ANSWER_S, directory=str(tmp_path))
+        told = session.request(
+            "examine", ANSWER_S, directory=str(tmp_path), oracle=False, repeats=1, threads=1, memory=False
+        )
+        return compiled | told["facts"] | {"path": told["path_ran"]}
+
+    purpose = facts("broken_graph")
+    assert purpose["graph_breaks"] == purpose["graph breaks on purpose"] == 3
+    assert [reason.partition(" (")[0] for reason in sorted(purpose["break_reasons"])] == [
+        "Data-dependent branching",
+        "Failed to trace builtin operator",
+        "Unsupported Tensor.item() call with capture_scalar_outputs=False",
+    ]
+    assert (purpose["graphs"], purpose["path"]) == (4, "compiled, 4 graphs a step")
+    # The loop is left to Python, and one graph serves every stage of it.
+    early = facts("early_exit")
+    assert (early["graphs"], early["graph_breaks"]) == (1, 2)
+    assert early["path"] == f"compiled, {early['layers that ran']:g} graphs a step"
+
+
 def test_the_transformer_block_comes_back_from_export_with_the_same_bits(
     release: Callable[[str], Release], tmp_path: Path
 ) -> None:
     exporting, loading = release("candidate")
-    fields = setup_fields("transformer_block", smoke_case("transformer_block"), "eager")
-    program = str(tmp_path / "block.pt2")
-    for session in (exporting, loading):
-        session.request("setup", ANSWER_S, **fields)
-    exported = exporting.request("export", ANSWER_S, directory=str(tmp_path), file=program)
-    loaded = loading.request("load_exported", ANSWER_S, directory=str(tmp_path), file=program)
-    assert loaded["outputs"]["y"]["sha256"] == exported["eager"]["y"]["sha256"]
+    exporting.request("setup", ANSWER_S, **setup_fields("transformer_block", smoke_case("transformer_block"), "eager"))
+    files = {"directory": str(tmp_path), "file": str(tmp_path / "block.pt2"), "inputs": str(tmp_path / "inputs.pt")}
+    exported = exporting.request("export", ANSWER_S, dynamic=False, **files)
+    loaded = loading.request("load", ANSWER_S, kind="exported program", threads=1, **files)
+    assert loaded["outputs"]["2x64x256"]["y"]["sha256"] == exported["eager"]["2x64x256"]["y"]["sha256"]
