@@ -44,7 +44,7 @@ class Decoder(Workload):
         "accumulate": {"default": 2, "doc": "micro-batches whose gradients make one optimizer's step, mode train"},
         "batch": {"default": 2, "doc": "sequences of a micro-batch or of a prompt"},
         "seq": {"default": 32, "doc": "tokens of a sequence or of a prompt"},
-        "new_tokens": {"default": 8, "doc": "tokens that a step decodes for each sequence, mode decode"},
+        "new_tokens": {"default": 12, "doc": "tokens that a step decodes for each sequence, mode decode"},
         "vocab": {"default": 512, "doc": "vocabulary"},
         "width": {"default": 64, "doc": "embedding width"},
         "heads": {"default": 4, "doc": "attention heads; divides the width"},

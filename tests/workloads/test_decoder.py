@@ -16,7 +16,7 @@ pytestmark = pytest.mark.torch
 SOURCE = Path(__file__).parent.parent.parent / "workloads" / "decoder.py"
 
 SMALL = {"width": 32, "vocab": 128, "seq": 16, "layers": 2}
-TRAIN, PREFILL, DECODE = (SMALL | {"mode": mode} for mode in ("train", "prefill", "decode"))
+TRAIN, PREFILL, DECODE = (SMALL | {"mode": mode, "new_tokens": 8} for mode in ("train", "prefill", "decode"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
