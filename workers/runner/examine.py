@@ -17,6 +17,7 @@ import torch
 from workloads.contract import FellBack, Workload
 
 from .memory import faults_per_step, memory_of
+from .steady import unsteadiness
 from .tensors import digest_all, write_all
 from .trace import trace_step
 from .work import Work
@@ -34,6 +35,7 @@ def examine(work: Work, request: Mapping[str, Any]) -> dict[str, Any]:
         outputs = write_all(work.step(), folder, "output")
         torch.set_warn_always(False)
     reply: dict[str, Any] = {"outputs": outputs, "warnings": sorted({str(w.message)[:300] for w in caught})}
+    reply["warnings"] += unsteadiness(work)
     # Before the oracle, whose large blocks change what glibc does for the life of the process.
     reply["faults_per_step"] = faults_per_step(work) if request.get("faults") else None
     if request["oracle"]:

@@ -9,12 +9,17 @@ from typing import Any
 
 import torch
 
-__all__ = ["digest_all", "write_all"]
+__all__ = ["digest_all", "digest_each", "write_all"]
 
 
 def _bits(tensor: torch.Tensor) -> bytes:
     flat = tensor.detach().contiguous().cpu().reshape(-1)
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+
+
+def digest_each(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """Return the SHA-256 of the bytes of every tensor, by name."""
+    return {name: hashlib.sha256(_bits(tensor)).hexdigest() for name, tensor in tensors.items()}
 
 
 def digest_all(outputs: Mapping[str, torch.Tensor]) -> str:
