@@ -232,7 +232,7 @@ def test_a_mistake_anywhere_is_named_with_its_key_and_what_is_allowed(
         (BLOCK, FLEX, "workload: 'flex_attention' is there twice"),
         ('features = ["flex"]', 'features = ["flx"]', ".features: no new path 'flx'; allowed are flex"),
         (BLOCK, f'{BLOCK}\nfeatures = ["eager"]', ".features: no new path 'eager'; allowed are none"),
-        ('features = ["flex"]', 'candidate_path = "flx"', "candidate_path: no path 'flx'; allowed are sdpa"),
+        ('features = ["flex"]', 'candidate_path = "flx"', "candidate_path: no path 'flx'; allowed are old"),
         (FLEX, f'{FLEX}\ncandidate_path = "flex"', "leave out candidate_path"),
         (FLEX, f'{FLEX}\ncases = ["nosuch"]', ".cases: unknown case 'nosuch'; allowed are "),
         (FLEX, f'{FLEX}\nbackends = ["tpu"]', f".backends[0]: 'tpu' is not allowed: input should be {BACKENDS}"),
