@@ -60,8 +60,8 @@ def command(
         judged, shown = Rejudgement(judgement=judge(found)), found
     else:
         matrix = load_matrix(matrix_path)
-        limits = (matrix.tiers, planned_workloads(matrix))
-        judged, shown = rejudge(found, limits[0], matrix.digest, limits[1]), under(found, *limits)
+        asked = (planned_workloads(matrix), matrix.waivers)
+        judged, shown = rejudge(found, matrix.tiers, matrix.digest, *asked), under(found, matrix.tiers, *asked)
     if found.plan.suite == BY_HAND:
         for note in found.plan.resolution_notes:
             click.echo(f"note: {note}", err=True)

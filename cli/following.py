@@ -22,7 +22,7 @@ __all__ = ["Display", "display", "follow"]
 POLL_S = 0.5
 #: Without a terminal a line is written when something changes, and at least this often.
 QUIET_S = 15.0
-OVER = ("done", "failed", "left out")
+OVER = ("done", "failed", "skipped")
 
 
 class Display(Protocol):

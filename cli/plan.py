@@ -63,6 +63,7 @@ def describe(plan: Plan, hosts: Sequence[Host] = ()) -> str:
     for capability, machines in sorted(served_capabilities(hosts).items()):
         lines += _estimate(plan, capability, machines)
     lines += ["", *(f"{backend}: untested, {why}" for backend, why in plan.unserved_backends.items())]
+    lines += [f"waiver: {w.subject}; {w.owner} until {w.expires}: {w.reason}" for w in plan.waivers]
     lines += ["", f"run it: {shlex.join(plan.command)}"]
     return "\n".join(lines)
 

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import click
 from tabulate import tabulate
 
-from farm.catalogue import WorkloadSpec, catalogue, read_workload
-from farm.errors import UsageError
+from cli.workload_check import command as check
+from cli.workload_check import named_workload
+from cli.workload_new import command as new
+from farm.catalogue import WorkloadSpec, catalogue
 
 __all__ = ["command"]
 
 
 @click.group("workload")
 def command() -> None:
-    """List and show workloads: their paths, parameters and cases."""
+    """List and show workloads: their paths, parameters and cases; write and check one of your own."""
+
+
+command.add_command(new)
+command.add_command(check)
 
 
 @command.command("list", epilog="\b\nExample:\n  farm workload list --json")
@@ -39,13 +44,7 @@ def list_workloads(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(name: str, as_json: bool) -> None:
     """Show workload NAME, or the file NAME before you put it into a matrix."""
-    known = catalogue()
-    if name in known:
-        spec = known[name]
-    elif name.endswith(".py"):
-        spec = read_workload(Path(name))
-    else:
-        raise UsageError(f"no workload '{name}'; there are {', '.join(known)}, or name a file that ends in .py")
+    spec = named_workload(name)
     if as_json:
         click.echo(json.dumps(_plain(spec), indent=2))
         return

@@ -21,13 +21,14 @@ from sqlalchemy.exc import DBAPIError
 from farm.broker import keys
 from farm.broker.celery_app import TASK, make_celery
 from farm.broker.client import Presence, presences
-from farm.capability import queue_of
+from farm.capability import queue_of, queue_to
+from farm.elsewhere import elsewhere_id, original_id, same_class, to_confirm
 from farm.envelope import EnvelopeRefused, load_key, pack, public_text, seal, unpack, unseal
 from farm.errors import EXIT_INFRASTRUCTURE, FarmError
-from farm.model import CellOrder, CellResult, Plan, RunState
+from farm.model import CellOrder, CellResult, Host, Plan, RunState
 from farm.settings import Home
-from farm.stages import Window, evidence_before, left_out, window_of
-from farm.store import LEFT_OUT, OPEN, CellRow, Store
+from farm.stages import Window, evidence_before, skipped, window_of
+from farm.store import OPEN, SKIPPED, CellRow, Store
 
 __all__ = ["Aggregator", "main", "result_digest"]
 
@@ -64,6 +65,9 @@ class Aggregator:
         self._windows: dict[str, Window] = {}
         self._entered: dict[tuple[str, int], float] = {}
         """When this process first saw a later stage go on."""
+        self._looked: set[tuple[str, int | None]] = set()
+        """Where this process asked already what is to be measured on another machine: before a stage, or the end."""
+        self._measured_on: dict[tuple[str, str], Host] = {}
         self._served: dict[str, float] = {}
         self._began = time.time()
 
@@ -122,17 +126,28 @@ class Aggregator:
             if cancelled and cell.state in OPEN:
                 self.store.move(cell, "failed", reason=cancelled.decode())
             elif cell.state in ("queued", "running"):
-                self._look_after(cell, workers)
+                self._look_after(cell, self._able(cell, workers))
                 flight[cell.capability] = flight.get(cell.capability, 0) + 1
         if not cancelled:
-            for cell in self._due(run_id):
-                self._dispatch(cell, workers, flight)
+            for cell in self._due(run_id, workers):
+                if _is_planned(cell):
+                    self._dispatch(cell, workers, flight)
+                else:
+                    self._dispatch_elsewhere(cell, self._able(cell, workers))
         self._publish(run_id)
 
-    def _due(self, run_id: str) -> list[CellRow]:
+    def _due(self, run_id: str, workers: list[Presence]) -> list[CellRow]:
         """Return the pending cells of the stage that goes on; a later one begins when none of it is open."""
         window = self._window(run_id)
-        at = window.goes_on(cell.cell_id for cell in self.store.cells(run_id) if cell.state in OPEN)
+
+        def goes_on() -> int | None:
+            return window.goes_on(cell.cell_id for cell in self.store.cells(run_id) if cell.state in OPEN)
+
+        at = goes_on()
+        if at != 0 and (run_id, at) not in self._looked:
+            self._looked.add((run_id, at))
+            self._confirm_elsewhere(run_id, workers)
+            at = goes_on()
         if at and (run_id, at) not in self._entered:
             self._enter(run_id, at)
         return [c for c in self.store.cells(run_id) if c.state == "pending" and window.number(c.cell_id) == at]
@@ -146,18 +161,67 @@ class Aggregator:
 
         evidence = self.store.evidence(run_id)
         try:
-            needless = left_out(evidence.plan, judge(evidence_before(evidence, number)), number)
+            needless = skipped(evidence.plan, judge(evidence_before(evidence, number)), number)
         except Exception as error:
             # One run that cannot be judged must not stop the others; to measure it all the same is the safe side.
             _say(f"{run_id}: what came before stage {number + 1} cannot be judged, so it is measured: {error!r}")
             needless = {}
         for cell in self.store.cells(run_id):
             if cell.state == "pending" and cell.cell_id in needless:
-                self.store.move(cell, LEFT_OUT, reason=needless[cell.cell_id])
+                self.store.move(cell, SKIPPED, reason=needless[cell.cell_id])
         name = evidence.plan.stages[number].name
-        _say(f"{run_id}: stage {number + 1}, {name}, begins; {len(needless)} of its cells are left out")
+        _say(f"{run_id}: stage {number + 1}, {name}, begins; {len(needless)} of its cells are skipped")
         self._redis.set(keys.evidence(run_id), pack(self.store.evidence(run_id)), ex=KEEP_S)
         self._entered[run_id, number] = time.time()
+
+    def _confirm_elsewhere(self, run_id: str, workers: list[Presence]) -> None:
+        """Add the cells that failed to the run once more, for another machine of the same class, where one is up.
+
+        A coordinator that is started again adds none twice: they are in the store by name.
+        """
+        from farm.judge import judge
+
+        if len({worker.host.name for worker in workers}) < 2:
+            return
+        evidence = self.store.evidence(run_id)
+        try:
+            accused = to_confirm(judge(evidence), evidence.plan)
+        except Exception as error:
+            _say(f"{run_id}: it cannot be judged what is to be confirmed on another machine: {error!r}")
+            return
+        capabilities = {cell.id: cell.capability for cell in evidence.plan.cells}
+        for cell_id in accused:
+            capability = capabilities[cell_id]
+            others = [worker for worker in workers if self._stands_in(worker, run_id, cell_id, capability)]
+            if others and self.store.add_cell(run_id, elsewhere_id(cell_id), capability):
+                _say(f"{run_id}: {cell_id} fails; it is measured again on another machine of its class")
+
+    def _stands_in(self, worker: Presence, run_id: str, cell_id: str, capability: str) -> bool:
+        """Return whether ``worker`` is on another machine of the class that ``cell_id`` was measured on."""
+        key = (run_id, cell_id)
+        if key not in self._measured_on:
+            result = self.store.result(run_id, cell_id)
+            if result is None:
+                return False
+            self._measured_on[key] = result.host
+        return queue_of(capability) in worker.queues and same_class(self._measured_on[key], worker.host)
+
+    def _able(self, cell: CellRow, workers: list[Presence]) -> list[Presence]:
+        """Return the workers that may take ``cell``: all of its queue's, or those of another machine."""
+        if _is_planned(cell):
+            return workers
+        original = original_id(cell.cell_id)
+        return [worker for worker in workers if self._stands_in(worker, cell.run_id, original, cell.capability)]
+
+    def _dispatch_elsewhere(self, cell: CellRow, able: list[Presence]) -> None:
+        """Queue a cell for one worker of another machine, an idle one first; give it up where none is left."""
+        if not able:
+            if time.time() - max(cell.since, self._began) > UNSERVED_S:
+                self.store.move(cell, "failed", reason="no other machine of its class is up any more")
+            return
+        worker = min(able, key=lambda found: bool(found.busy_cell))
+        if self.store.move(cell, "queued", attempt=cell.attempt + 1, worker=""):
+            self._send(cell, cell.attempt + 1, queue_to(worker.worker))
 
     def _dispatch(self, cell: CellRow, workers: list[Presence], flight: dict[str, int]) -> None:
         """Queue a cell where a live worker will take it soon; the rest waits here, where it can be counted."""
@@ -182,7 +246,8 @@ class Aggregator:
 
     def _send(self, row: CellRow, attempt: int, queue: str) -> None:
         plan = self._plan(row.run_id)
-        cell = next(cell for cell in plan.cells if cell.id == row.cell_id)
+        planned = next(cell for cell in plan.cells if cell.id == original_id(row.cell_id))
+        cell = planned.model_copy(update={"id": row.cell_id})
         used = {key for arm in cell.arms for key in arm.environments.values()}
         order = CellOrder(
             run_id=row.run_id,
@@ -257,7 +322,8 @@ class Aggregator:
         """Close the run where nothing is open, and tell who follows it."""
         cells = self.store.cells(run_id)
         if all(cell.state not in OPEN for cell in cells):
-            failed = any(cell.state == "failed" for cell in cells)
+            # What another machine did not answer leaves the first answer as it is.
+            failed = any(cell.state == "failed" and _is_planned(cell) for cell in cells)
             self.store.finish(run_id, RunState.INCOMPLETE if failed else RunState.COMPLETE)
             self._redis.set(keys.evidence(run_id), pack(self.store.evidence(run_id)), ex=KEEP_S)
         shown = json.dumps([[cell.cell_id, cell.state, cell.reason] for cell in cells])
@@ -276,6 +342,10 @@ class Aggregator:
         if run_id not in self._plans:
             self._plans = {run_id: self.store.plan(run_id)}
         return self._plans[run_id]
+
+
+def _is_planned(cell: CellRow) -> bool:
+    return original_id(cell.cell_id) == cell.cell_id
 
 
 def _say(line: str) -> None:

@@ -12,7 +12,7 @@ from typing import get_args
 from farm.errors import UsageError
 from farm.model import Backend
 
-__all__ = ["backend_of", "closure", "queue_of"]
+__all__ = ["backend_of", "closure", "queue_of", "queue_to"]
 
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 PREFIX = "bench."
@@ -29,6 +29,11 @@ def backend_of(capability: str) -> Backend:
 def queue_of(capability: str) -> str:
     """Return the name of the queue that cells needing ``capability`` wait on."""
     return f"{PREFIX}{capability}"
+
+
+def queue_to(worker: str) -> str:
+    """Return the name of the queue that ``worker`` alone takes from."""
+    return f"{PREFIX}to.{worker}"
 
 
 def closure(capabilities: Iterable[str]) -> list[str]:

@@ -5,13 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from farm.model import Backend, CellVerdicts, Decision, DecisionRow, Gate, Question, Status, Tier, Verdict
+from farm.changing import beyond, nearest, would_change
+from farm.model import (
+    Backend,
+    CellVerdicts,
+    Decision,
+    DecisionRow,
+    Gate,
+    PlannedWorkload,
+    Question,
+    Status,
+    Tier,
+    Verdict,
+    Waived,
+)
+from farm.waivers import NONE, Waivers
 
-__all__ = ["PRECEDENCE", "RowKey", "decide_row", "effect", "required_gates", "worst"]
+__all__ = ["PRECEDENCE", "UNPLANNED", "RowKey", "decide_row", "effect", "required_gates", "worst"]
 
 #: The worst first.
 PRECEDENCE = (Decision.ROLLBACK, Decision.DEFER, Decision.ISOLATE, Decision.ADOPT)
 
+PASSED = "every required gate passes"
+#: Of a workload that no matrix says anything of.
+UNPLANNED = PlannedWorkload()
 #: Which verdict names the reason where several have the same effect.
 _WEIGHT = {Status.FAIL: 0, Status.UNTESTED: 1, Status.INCONCLUSIVE: 2}
 
@@ -73,17 +90,20 @@ def decide_row(
     separable: bool,
     aa: bool,
     alarmed: bool = False,
-    production: Sequence[str] = (),
+    planned: PlannedWorkload = UNPLANNED,
+    waivers: Waivers = NONE,
 ) -> DecisionRow:
     """Return the decision on one workload (or one new path of it) on one backend for one tier.
 
     ``aa`` says that both arms are one wheel; ``alarmed`` that the run's changes all point one way, which no single
-    rollback may rest on; ``production`` names the cases that must have been measured for anything better than `defer`.
+    rollback may rest on; ``planned`` what the matrix says of the workload: the cases that must have been measured for
+    anything better than `defer`, and who answers for a prototype; ``waivers`` the verdicts that somebody answers for.
     """
     required = required_gates(tier, key.question)
     if Gate.CORRECTNESS not in required and any(cell.track == "prototype" for cell in cells):
         required = (Gate.CORRECTNESS, *required)
     found: list[tuple[Decision, CellVerdicts, Verdict]] = []
+    waived: list[Waived] = []
     for cell in cells:
         for verdict in _answers(cell, required):
             # A prototype earns `isolate` with right results, never with wrong ones.
@@ -91,6 +111,10 @@ def decide_row(
             does = effect(verdict, tier, key.question, separable=apart)
             if does is Decision.ROLLBACK and alarmed and verdict.gate in (Gate.LATENCY, Gate.THROUGHPUT):
                 does = Decision.DEFER
+            written = waivers.waived(cell, verdict, tier)
+            if written is not None and (does is not Decision.ADOPT or written.state == "expired"):
+                waived.append(written)
+                does = Decision.ADOPT if written.state == "waived" else does
             found.append((does, cell, verdict))
     decision = worst(does for does, _, _ in found) if found else Decision.DEFER
     deciding = min(
@@ -98,8 +122,8 @@ def decide_row(
         key=lambda entry: (_WEIGHT[entry[2].status], required.index(entry[2].gate)),
         default=None,
     )
-    row = _row(key, cells, tier, decision, deciding)
-    return _held_back(row, cells, aa=aa, production=production)
+    row = _row(key, cells, tier, decision, deciding, tuple(waived))
+    return _named(_held_back(row, cells, planned, aa=aa), cells)
 
 
 def required_gates(tier: Tier, question: Question) -> tuple[Gate, ...]:
@@ -127,16 +151,22 @@ def _row(
     tier: Tier,
     decision: Decision,
     deciding: tuple[Decision, CellVerdicts, Verdict] | None,
+    waived: tuple[Waived, ...],
 ) -> DecisionRow:
-    verdict = deciding[2] if deciding and decision is not Decision.ADOPT else None
-    shown = deciding[1] if verdict and deciding else (cells[0] if cells else None)
-    if verdict is None:
-        figure = next((v.figure for c in cells for v in c.verdicts if v.gate in tier.required and v.figure), None)
-        timing = [v.figure for c in cells for v in c.verdicts if v.gate in (Gate.LATENCY, Gate.THROUGHPUT)]
-        figure = next((f for f in timing if f), figure)
-        reason = "every required gate passes" if decision is Decision.ADOPT else "no required gate was judged"
-    else:
-        figure, reason = verdict.figure, f"{verdict.status}: {verdict.reason}"
+    shown = cells[0].cell_id if cells else None
+    gate, figure, reason, change = None, None, "no required gate was judged", "evidence"
+    if deciding is not None:
+        _, cell, verdict = deciding
+        shown, gate, figure, change = cell.cell_id, verdict.gate, verdict.figure, would_change(cell, verdict)
+        reason = f"{verdict.status}: {verdict.reason}"
+        if decision is Decision.ADOPT:
+            # What is neither passed nor in the way is waived, or its doubt forgiven: the decision hangs on that.
+            reason, change = _despite(cell, verdict, waived)
+    elif decision is Decision.ADOPT:
+        reason, change = PASSED, "a required gate that fails"
+        close = nearest(cells, required_gates(tier, key.question))
+        if close is not None:
+            shown, gate, figure, change = close[0].cell_id, close[1].gate, close[2], would_change(*close)
     return DecisionRow(
         question=key.question,
         workload=key.workload,
@@ -144,16 +174,28 @@ def _row(
         backend=key.backend,
         tier=key.tier,
         decision=decision,
-        decided_by=verdict.gate if verdict else None,
-        cell_id=shown.cell_id if shown else None,
+        decided_by=gate,
+        cell_id=shown,
         reason=reason,
         figure=figure,
-        would_change=_would_change(verdict, decision),
-        warnings=_warnings(cells, tier),
+        would_change=change,
+        warnings=(*_warnings(cells, tier), *map(_waiver_words, waived)),
+        caveats=tuple(dict.fromkeys(caveat for cell in cells for caveat in cell.caveats)),
+        waived=waived,
     )
 
 
-def _held_back(row: DecisionRow, cells: Sequence[CellVerdicts], *, aa: bool, production: Sequence[str]) -> DecisionRow:
+def _despite(cell: CellVerdicts, verdict: Verdict, waived: Sequence[Waived]) -> tuple[str, str]:
+    """Return why a row is adopted although ``verdict`` does not pass, and what would change that."""
+    subject = (cell.cell_id, verdict.gate)
+    for one in waived:
+        if one.state == "waived" and (one.cell_id, one.gate) == subject:
+            waiver = one.waiver
+            return f"{PASSED} or is waived", f"the end of the waiver by {waiver.owner}, after {waiver.expires}"
+    return f"{PASSED}; of {verdict.gate} the tier forgives the doubt", beyond(cell, verdict)
+
+
+def _held_back(row: DecisionRow, cells: Sequence[CellVerdicts], planned: PlannedWorkload, *, aa: bool) -> DecisionRow:
     """Hold a better decision back to `defer` where the question itself is not answered, and say what it would be."""
     broken = next((cell.broken_control for cell in cells if cell.broken_control), None)
     good = row.decision in (Decision.ISOLATE, Decision.ADOPT)
@@ -169,25 +211,57 @@ def _held_back(row: DecisionRow, cells: Sequence[CellVerdicts], *, aa: bool, pro
         return row
     if row.decision is Decision.ADOPT:
         held["decided_by"] = None
-    if any(cell.track == "prototype" for cell in cells) and row.decision is Decision.ADOPT:
-        reason = "prototype: isolate at best"
-        row = row.model_copy(update={"decision": Decision.ISOLATE, "reason": reason})
+    expired = next((one.waiver for one in row.waived if one.state == "expired"), None)
+    if expired is not None:
+        reason = f"the waiver by {expired.owner} expired on {expired.expires}: {expired.subject}"
+        held |= {"reason": reason, "decided_by": None, "would_change": "the waiver renewed with a reason, or removed"}
+        return row.model_copy(update=held)
+    if any(cell.track == "prototype" for cell in cells) and not planned.maintains:
         held["would"] = Decision.ISOLATE
-    if not any(cell.production_shape for cell in cells) or set(production) - {cell.case for cell in cells}:
-        also = f"; {row.reason}" if row.decided_by else ""
-        held |= {"reason": f"production shapes untested{also}", "would_change": "the same gates on production shapes"}
+        if not planned.owner:
+            reason = "prototype without an owner: nobody would answer for it"
+            change = f"an owner of {row.workload} in the matrix"
+            return row.model_copy(update=held | {"decided_by": None, "reason": reason, "would_change": change})
+        if row.decision is Decision.ADOPT:
+            change = f"maintains = true for {row.workload} in the matrix, where {planned.owner} maintains its kernels"
+            row = row.model_copy(
+                update={
+                    "decision": Decision.ISOLATE,
+                    "decided_by": None,
+                    "reason": "prototype: isolate at best",
+                    "would_change": change,
+                }
+            )
+    missing = sorted(set(planned.production_cases) - {cell.case for cell in cells})
+    if missing or not any(cell.production_shape for cell in cells):
+        also = f"; {row.reason}" if row.decided_by and row.decision is not Decision.ADOPT else ""
+        wanted = ", ".join(missing) or "a case that is marked as a production shape"
+        held |= {
+            "reason": f"production shapes untested{also}",
+            "would_change": f"{wanted} of {row.workload} measured on {row.backend}, with the same verdicts",
+        }
         return row.model_copy(update=held)
     return row
 
 
-def _would_change(verdict: Verdict | None, decision: Decision) -> str:
-    if verdict is None:
-        return "a required gate that fails" if decision is Decision.ADOPT else "evidence"
-    return {
-        Status.FAIL: f"{verdict.gate} within its limit",
-        Status.INCONCLUSIVE: "more restarts, or a quieter machine",
-        Status.UNTESTED: f"{verdict.gate} measured",
-    }[verdict.status]
+def _named(row: DecisionRow, cells: Sequence[CellVerdicts]) -> DecisionRow:
+    """Return ``row`` with what is kept apart, where that is (or would be) the decision."""
+    if (row.would or row.decision) is not Decision.ISOLATE:
+        return row
+    prototype = any(cell.track == "prototype" for cell in cells)
+    return row.model_copy(
+        update={"kept_apart": f"prototype track: {row.workload}" if prototype else f"workload {row.workload}"}
+    )
+
+
+def _waiver_words(one: Waived) -> str:
+    waiver = one.waiver
+    verdict = f"{one.gate} of {one.cell_id} {one.status}: {one.reason}"
+    if one.state == "waived":
+        return f"waived by {waiver.owner} until {waiver.expires} ({waiver.reason}): {verdict}"
+    if one.state == "expired":
+        return f"the waiver by {waiver.owner} expired on {waiver.expires} ({waiver.reason}): {verdict}"
+    return f"not waived, wrong results are nobody's to waive here ({waiver.owner}, {waiver.reason}): {verdict}"
 
 
 def _warnings(cells: Sequence[CellVerdicts], tier: Tier) -> tuple[str, ...]:

@@ -8,21 +8,22 @@ from typing import Any
 
 from farm.aa import aa_alarms, count_false_alarms, unstable_cells
 from farm.accusations import withhold
-from farm.decision import PRECEDENCE, RowKey, decide_row, worst
+from farm.attribution import Moved, asymmetric, attribute, suspects
+from farm.comparable import broken_control, is_valid, measured_apart
+from farm.coverage import coverage_of
+from farm.decision import PRECEDENCE, UNPLANNED, RowKey, decide_row, worst
+from farm.elsewhere import confirmed
 from farm.gates import GateQuestion, judge_gate
-from farm.gates.timing import implausible
 from farm.model import (
     Backend,
     Cell,
     CellResult,
     CellVerdicts,
-    Coverage,
     Decision,
     DecisionRow,
     Evidence,
     Gate,
     Judgement,
-    Outcome,
     Plan,
     Question,
     Side,
@@ -33,11 +34,10 @@ from farm.model import (
 from farm.stage_verdicts import asked_elsewhere, joined, stage_decisions
 from farm.stages import concerns
 from farm.statistics import counted, ratio_interval
+from farm.waivers import Waivers, waiver_uses, waivers_of
 
 __all__ = ["falls_short", "judge"]
 
-#: By a sign test over the cells that changed: of eight, all the same way.
-ALARM_CHANCE = 1 / 128
 #: The word for all workloads, in a row about a backend that nothing ran on.
 ALL_WORKLOADS = "(all)"
 
@@ -55,39 +55,56 @@ def judge(evidence: Evidence) -> Judgement:
                 judged = _cell_verdicts(evidence, results, cell, tier, known[cell.id])
                 (controls if cell.kind == "aa" else verdicts).extend(judged)
     verdicts = withhold(verdicts, results, {cell.id for cell in plan.cells if cell.measuring.confirming})
+    elsewhere = _elsewhere(evidence)
+    verdicts = confirmed(
+        verdicts, elsewhere, {cell.id: cell for cell in plan.cells}, {tier.name: tier for tier in plan.tiers}
+    )
     false_alarms = count_false_alarms(plan, results, [*verdicts, *controls])
     # What is measured again in service is no further evidence for what was seen before.
     groups = dict.fromkeys(cell.stage if cell.in_service else "" for cell in plan.cells)
+    moved = {cell.id: one for cell in plan.cells if (one := _moved(cell, results.get(cell.id))) is not None}
     asymmetry = {
-        group: _asymmetry([cell for cell in plan.cells if (cell.stage if cell.in_service else "") == group], results)
+        group: asymmetric(
+            moved[cell.id]
+            for cell in plan.cells
+            if cell.id in moved and (cell.stage if cell.in_service else "") == group
+        )
         for group in groups
     }
+    witnesses = [one for cell in plan.cells if (one := _moved(cell, elsewhere.get(cell.id))) is not None]
+    machines = suspects([*moved.values(), *witnesses])
     # A machine that accuses a release of being itself may accuse another one as well.
     accused = false_alarms is not None and false_alarms.failed > 0
 
     def rows_of(some: Sequence[CellVerdicts], tier: Tier) -> list[DecisionRow]:
-        return _rows(some, tier, plan, alarmed=accused or bool(asymmetry.get(tier.stage)))
+        return _rows(some, tier, plan, alarmed=accused or bool(machines) or bool(asymmetry.get(tier.stage)))
 
     rows: list[DecisionRow] = []
     tiers: list[TierDecision] = []
     for tier in plan.tiers:
         found = rows_of(verdicts, tier)
         untested = _untested_rows(plan, tier, found)
-        rows += [*found, *untested]
+        rows += [
+            row.model_copy(update={"caveats": tuple(dict.fromkeys((*row.caveats, *plan.caveats)))})
+            for row in (*found, *untested)
+        ]
         tiers.append(_tier_decision(tier, found, untested))
     return Judgement(
         run_id=evidence.run_id,
         plan_digest=plan.plan_digest,
         matrix_digest=plan.matrix_digest,
-        coverage=_coverage(evidence, results),
+        coverage=coverage_of(evidence, results),
         cells=(*verdicts, *controls),
         rows=tuple(rows),
         tiers=tuple(tiers),
         stages=stage_decisions(evidence, verdicts, tiers, rows_of),
+        waivers=waiver_uses(plan, rows),
         alarms=(
             *dict.fromkeys(line for lines in asymmetry.values() for line in lines),
+            *machines,
             *aa_alarms(plan, results, [*verdicts, *controls]),
         ),
+        attributed=tuple(attribute([*moved.values(), *witnesses])),
         false_alarms=false_alarms,
         unstable=unstable_cells(
             plan, results, {cell.id: [tier for tier in plan.tiers if concerns(tier, cell)] for cell in plan.cells}
@@ -120,6 +137,26 @@ def _counted(evidence: Evidence) -> dict[str, CellResult]:
     return found
 
 
+def _elsewhere(evidence: Evidence) -> dict[str, CellResult]:
+    """Return the answers of other machines, by cell: this run's own, the first of each cell."""
+    found: dict[str, CellResult] = {}
+    for result in evidence.elsewhere:
+        if result.run_id == evidence.run_id:
+            found.setdefault(result.cell_id, result)
+    return found
+
+
+def _moved(cell: Cell, result: CellResult | None) -> Moved | None:
+    """Return what the median of a measured cell did; None where nothing valid bounds it."""
+    if result is None or cell.kind != "measure" or not is_valid(result):
+        return None
+    restarts = counted(result.restarts)
+    interval = ratio_interval(restarts, Side.CANDIDATE, Side.BASELINE, "p50", cell.measuring.alpha)
+    if interval is None or not interval.bounded or not math.isfinite(interval.high):
+        return None
+    return Moved.of(cell, result, interval)
+
+
 def _cell_verdicts(
     evidence: Evidence,
     results: Mapping[str, CellResult],
@@ -139,8 +176,8 @@ def _cell_verdicts(
     if cell.kind == "aa":
         # It is asked for false accusations, and for nothing that a decision could rest on.
         gates = list(cell.gates)
-    broken = None if cell.kind == "aa" else _one_wheel(evidence.plan, cell) or _two_variants(evidence.plan, cell)
-    elsewhere = _elsewhere(evidence, cell, results.get(cell.id))
+    broken = cell.broken_control if cell.kind == "aa" else broken_control(evidence.plan, cell)
+    elsewhere = measured_apart(evidence, cell, results.get(cell.id))
     found = []
     for question, arm, reference in _pairs(cell):
         asked = GateQuestion(
@@ -168,44 +205,11 @@ def _cell_verdicts(
                 reference=reference,
                 tier=tier.name,
                 caveats=cell.caveats,
-                broken_control=cell.broken_control or broken,
+                broken_control=broken,
                 verdicts=tuple(judge_gate(gate, asked) for gate in gates),
             )
         )
     return found
-
-
-def _one_wheel(plan: Plan, cell: Cell) -> str | None:
-    """Return the reason where a cell's arms are one wheel on some machine, though the run is not A/A as a whole."""
-    arms = {arm.name: arm.environments for arm in cell.arms}
-    old, new = arms.get(Side.BASELINE, {}), arms.get(Side.CANDIDATE, {})
-    for target in old.keys() & new.keys() if not plan.aa else ():
-        pair = [plan.environments.get(keys[target]) for keys in (old, new)]
-        # Evidence that was written by hand may know no hash, and nothing is alike in what is not known.
-        wheels = {(environment.release.sha256 or None) if environment else None for environment in pair}
-        if old[target] == new[target] or (len(wheels) == 1 and None not in wheels):
-            return f"both arms are one wheel on {target}"
-    return None
-
-
-def _two_variants(plan: Plan, cell: Cell) -> str | None:
-    """Return the reason where a cell's arms are builds for different hardware on some machine (CASES.md V11)."""
-    keys = [arm.environments for arm in cell.arms]
-    for target in sorted({target for found in keys for target in found}):
-        found = [plan.environments[found[target]] for found in keys if found.get(target) in plan.environments]
-        variants = sorted({environment.release.variant for environment in found} - {"", "unknown"})
-        if len(variants) > 1:
-            return f"build variants differ: {' and '.join(variants)}"
-    return None
-
-
-def _elsewhere(evidence: Evidence, cell: Cell, result: CellResult | None) -> str:
-    """Return why a cell whose arms were answered for by different machines is no comparison (CASES.md M2)."""
-    answers = [found for found in evidence.results if (found.run_id, found.cell_id) == (evidence.run_id, cell.id)]
-    if result is None or all(arm.name in result.arms for arm in cell.arms) or len(answers) < 2:
-        return ""
-    where = [f"{', '.join(found.arms)} on {found.host.cpu} ({found.host.name})" for found in answers]
-    return f"not comparable: arms were measured apart, {' and '.join(where)}"
 
 
 def _pairs(cell: Cell) -> list[tuple[Question, str, str]]:
@@ -220,8 +224,8 @@ def _rows(verdicts: Sequence[CellVerdicts], tier: Tier, plan: Plan, *, alarmed: 
         path = found.arm.partition("+")[2]
         key = RowKey(found.question, found.workload, path, found.backend, tier.name)
         groups.setdefault(key, []).append(found)
-    apart = _separable(groups, tier, aa=plan.aa)
-    production = {name: planned.production_cases for name, planned in plan.workloads.items()}
+    waivers = waivers_of(plan)
+    apart = _separable(groups, tier, plan, waivers)
     rows = [
         decide_row(
             key,
@@ -230,35 +234,61 @@ def _rows(verdicts: Sequence[CellVerdicts], tier: Tier, plan: Plan, *, alarmed: 
             separable=key.workload == apart,
             aa=plan.aa,
             alarmed=alarmed,
-            production=production.get(key.workload, ()),
+            planned=plan.workloads.get(key.workload, UNPLANNED),
+            waivers=waivers,
         )
         for key, cells in groups.items()
     ]
-    return [_led_to(row, carriers) for row in rows]
+    return _without_paths([_led_to(row, carriers) for row in rows])
+
+
+def _without_paths(rows: Sequence[DecisionRow]) -> list[DecisionRow]:
+    """Return ``rows`` with every new path named that has not earned its place where the version can be moved to.
+
+    The decision on the path stays `defer`: the version moves without it, and the tier is not asked to keep it apart
+    from anything that runs today.
+    """
+    movable = {
+        (row.workload, row.backend)
+        for row in rows
+        if row.question is Question.VERSION and (row.would or row.decision) is Decision.ADOPT
+    }
+    found = []
+    for row in rows:
+        earned = (row.would or row.decision) in (Decision.ADOPT, Decision.ISOLATE)
+        named = row.question is Question.FEATURE and not earned and (row.workload, row.backend) in movable
+        found.append(row.model_copy(update={"kept_apart": f"path {row.path} of {row.workload}"}) if named else row)
+    return found
 
 
 def _led_to(row: DecisionRow, carriers: Mapping[tuple[str, Gate], str]) -> DecisionRow:
     """Return ``row`` leading to the cell that answered the gate that decided it."""
     if row.cell_id is None or row.decided_by is None or (row.cell_id, row.decided_by) not in carriers:
         return row
-    return row.model_copy(update={"cell_id": carriers[row.cell_id, row.decided_by]})
+    carrier = carriers[row.cell_id, row.decided_by]
+    return row.model_copy(
+        update={"cell_id": carrier, "would_change": row.would_change.replace(row.cell_id, carrier, 1)}
+    )
 
 
-def _separable(groups: Mapping[RowKey, Sequence[CellVerdicts]], tier: Tier, *, aa: bool) -> str | None:
+def _separable(groups: Mapping[RowKey, Sequence[CellVerdicts]], tier: Tier, plan: Plan, waivers: Waivers) -> str | None:
     """Return the one workload that can be kept apart: it alone fails, and every other one of the tier passes."""
     failing: set[str] = set()
     passing: set[str] = set()
     for key, cells in groups.items():
         if key.question is not Question.VERSION:
             continue
-        row = decide_row(key, cells, tier, separable=False, aa=False)
+        planned = plan.workloads.get(key.workload, UNPLANNED)
+        row = decide_row(key, cells, tier, separable=False, aa=False, planned=planned, waivers=waivers)
         if (row.would or row.decision) is Decision.ADOPT:
             passing.add(key.workload)
+        elif (row.would or row.decision) is Decision.ISOLATE:
+            continue  # A prototype is apart by its track, and no reason against the rest.
         elif row.reason.startswith(Status.FAIL) and row.decided_by is not Gate.ROLLBACK:
             failing.add(key.workload)
         else:
             return None
-    return next(iter(failing)) if len(failing) == 1 and passing - failing and not aa else None
+    return next(iter(failing)) if len(failing) == 1 and passing - failing and not plan.aa else None
 
 
 def _untested_rows(plan: Plan, tier: Tier, found: Sequence[DecisionRow]) -> list[DecisionRow]:
@@ -303,75 +333,35 @@ def _tier_decision(tier: Tier, rows: Sequence[DecisionRow], untested: Sequence[D
     version = [row for row in rows if row.question is Question.VERSION]
     missing = ", ".join(f"{_where(row)} ({row.reason.removeprefix('untested: ')})" for row in untested)
     if not version:
-        return TierDecision(tier=tier.name, decision=Decision.DEFER, reason=f"untested: {missing or 'nothing ran'}")
+        return TierDecision(
+            tier=tier.name,
+            decision=Decision.DEFER,
+            reason=f"untested: {missing or 'nothing ran'}",
+            would_change=untested[0].would_change if untested else "a backend that the tier lists",
+        )
     decision = worst([row.decision for row in version])
     would = worst([row.would or row.decision for row in version])
     # A row that a smoke run alone holds back says less than one that was held against its limits.
     deciding = min((row for row in version if row.decision is decision), key=lambda row: row.would is not None)
     reason = f"{deciding.workload} on {deciding.backend}: {deciding.reason}"
     if decision is not Decision.DEFER and decision is not Decision.ROLLBACK and untested:
-        decision, reason = Decision.DEFER, f"untested: {missing}"
+        decision, reason, deciding = Decision.DEFER, f"untested: {missing}", untested[0]
     elif untested:
         reason += f"; untested: {missing}"
-    apart = tuple(sorted({row.workload for row in version if (row.would or row.decision) is Decision.ISOLATE}))
+    waived = dict.fromkeys(one.waiver for row in version for one in row.waived if one.state == "waived")
+    reason += "".join(f"; waived until {waiver.expires}: {waiver.subject}" for waiver in waived)
+    apart = tuple(sorted({row.kept_apart for row in version if row.kept_apart}))
     return TierDecision(
         tier=tier.name,
         decision=decision,
         would=would if would is not decision else None,
         reason=reason,
-        keep_apart=apart,
+        decided_by=deciding.decided_by,
+        cell_id=deciding.cell_id,
+        would_change=deciding.would_change,
+        kept_apart=apart,
     )
 
 
 def _where(row: DecisionRow) -> str:
     return row.backend if row.workload == ALL_WORKLOADS else f"{row.workload} on {row.backend}"
-
-
-def _coverage(evidence: Evidence, results: Mapping[str, CellResult]) -> Coverage:
-    cells = [cell for cell in evidence.plan.cells if cell.kind == "measure"]
-    seen = [results[cell.id] for cell in cells if cell.id in results]
-    outcomes = [
-        (result, result.arms.get(Side.BASELINE), result.arms.get(Side.CANDIDATE)) for result in seen if result.arms
-    ]
-
-    def ok(arm: object) -> bool:
-        return getattr(arm, "outcome", None) is Outcome.OK
-
-    return Coverage(
-        cells=len(cells),
-        comparable=sum(_valid(result) and ok(old) and ok(new) for result, old, new in outcomes),
-        invalid=sum(not _valid(result) for result in seen),
-        missing_on_candidate=sum(ok(old) and not ok(new) for _, old, new in outcomes),
-        missing_on_baseline=sum(ok(new) and not ok(old) for _, old, new in outcomes),
-        not_run=len(cells) - len(seen),
-        untested_backends=dict(evidence.plan.unserved_backends),
-    )
-
-
-def _valid(result: CellResult) -> bool:
-    sides = (Side.CANDIDATE, Side.BASELINE)
-    against = any(side in result.validity.arms for side in sides)
-    return result.validity.valid and not against and not implausible(counted(result.restarts), sides)
-
-
-def _asymmetry(cells: Iterable[Cell], results: Mapping[str, CellResult]) -> list[str]:
-    """Return the asymmetry alarm: many cells changed and all the same way points at the set-up, not the release."""
-    slower = faster = 0
-    for cell in cells:
-        result = results.get(cell.id)
-        if result is None or cell.kind != "measure" or not _valid(result):
-            continue
-        restarts = counted(result.restarts)
-        interval = ratio_interval(restarts, Side.CANDIDATE, Side.BASELINE, "p50", cell.measuring.alpha)
-        if interval is not None and interval.bounded and math.isfinite(interval.high):
-            slower += interval.low > 1.0
-            faster += interval.high < 1.0
-    many, few = max(slower, faster), min(slower, faster)
-    by_chance = 2 * sum(math.comb(many + few, k) for k in range(few + 1)) / 2 ** (many + few)
-    if by_chance > ALARM_CHANCE:
-        return []
-    way = "slower" if slower > faster else "faster"
-    return [
-        f"asymmetry: {many} cells are {way} and {few or 'none'} the other way; run A/A before you believe it, "
-        "no rollback is decided from it"
-    ]

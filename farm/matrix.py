@@ -6,6 +6,8 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
+from fnmatch import fnmatchcase
 from functools import cached_property
 from importlib.resources import files
 from itertools import product
@@ -16,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from farm.catalogue import CaseSpec, WorkloadSpec, catalogue, read_workload
 from farm.errors import UsageError
-from farm.model import Backend, Decision, Gate, Measuring, Model, Stage, StateKind, Tier
+from farm.model import Backend, Decision, Gate, Measuring, Model, Stage, StateKind, Tier, Waiver
 from farm.statistics import least_restarts
 
 __all__ = ["Matrix", "Planning", "load_matrix", "matrix_schema"]
@@ -50,6 +52,12 @@ class _Workload(_Checked):
     case: tuple[_Case, ...] = ()
     """Further cases."""
     backends: tuple[Backend, ...] | None = None
+    owner: str = ""
+    """Who answers for it; a prototype without one stays at `defer`."""
+    maintains: bool = False
+    """The team maintains its kernels: only then may a prototype be adopted."""
+    caveats: tuple[str, ...] = ()
+    """Limits of every answer about it, beside those of the whole matrix."""
 
 
 class _Suite(_Checked):
@@ -89,6 +97,7 @@ class _Tier(_Checked):
     determinism: Literal["bitwise", "no worse", "off"] = "bitwise"
     compile_ratio: Positive
     graph_breaks: Annotated[int, Field(ge=0)]
+    drift_ratio: Annotated[float, Field(gt=1)] | None = None
     rollback_s: Positive
     state_required: tuple[StateKind, ...] = ()
     feature_gain: Positive
@@ -125,6 +134,40 @@ class _Stage(_Checked):
         return tuple(_gate(name) for name in value) if isinstance(value, list | tuple) else value
 
 
+class _Waiver(_Checked):
+    """As `farm.model.Waiver`, with every part that it may not be without."""
+
+    tier: str
+    workload: str
+    case: str = "*"
+    backend: Backend
+    gate: Gate
+    question: Literal["version", "feature"] = "version"
+    owner: str
+    reason: str
+    expires: date
+
+    @field_validator("gate", mode="before")
+    @classmethod
+    def _known(cls, value: Any) -> Any:
+        return _gate(value)
+
+    @field_validator("owner", "reason")
+    @classmethod
+    def _said(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("a waiver needs an owner, a reason and an expiry; this one is empty")
+        return value
+
+    @field_validator("expires", mode="before")
+    @classmethod
+    def _day(cls, value: Any) -> Any:
+        # A date with a time is a date too, to Python.
+        if type(value) is not date:
+            raise ValueError(f"{value!r} is no day; write 2026-12-31, without quotes")
+        return value
+
+
 class _File(_Checked):
     schema_version: Literal[1]
     seed: Annotated[int, Field(ge=0)] = 20260701
@@ -136,6 +179,7 @@ class _File(_Checked):
     suite: Annotated[dict[str, _Suite], Field(min_length=1)]
     tier: Annotated[tuple[_Tier, ...], Field(min_length=1)]
     stage: tuple[_Stage, ...] = ()
+    waiver: tuple[_Waiver, ...] = ()
     caveats: dict[str, str]
 
     @field_validator("gates", mode="before")
@@ -173,6 +217,9 @@ class MatrixWorkload:
     own: bool
     """A user's own file, whose source travels with the plan."""
     candidate_path: str | None = None
+    owner: str = ""
+    maintains: bool = False
+    caveats: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -204,6 +251,7 @@ class Matrix:
     caveats: tuple[str, ...]
     stages: tuple[Stage, ...] = ()
     """The window that a run may be asked to take, in order."""
+    waivers: tuple[Waiver, ...] = ()
 
     @cached_property
     def digest(self) -> str:
@@ -220,6 +268,9 @@ class Matrix:
                 w.candidate_path,
                 [vars(case) for case in w.cases],
                 w.backends,
+                w.owner,
+                w.maintains,
+                w.caveats,
             ]
             for w in self.workloads
         ]
@@ -229,7 +280,8 @@ class Matrix:
         }
         content = [self.seed, self.backends, self.gates, self.decisions, self.versions, workloads, suites, tiers]
         stages = [stage.model_dump(mode="json") for stage in self.stages]
-        return Content(content=[*content, self.caveats, stages]).digest()
+        waivers = [waiver.model_dump(mode="json") for waiver in self.waivers]
+        return Content(content=[*content, self.caveats, stages, waivers]).digest()
 
     def release(self, request: str) -> str:
         """Return what ``request`` stands for: a name of [versions], or itself."""
@@ -343,7 +395,13 @@ def _line(text: str, value: str, key: str) -> str:
 
 
 def _allowed(location: tuple[int | str, ...]) -> str:
-    tables: dict[str, type[BaseModel]] = {"workload": _Workload, "tier": _Tier, "suite": _Suite, "stage": _Stage}
+    tables: dict[str, type[BaseModel]] = {
+        "workload": _Workload,
+        "tier": _Tier,
+        "suite": _Suite,
+        "stage": _Stage,
+        "waiver": _Waiver,
+    }
     kind = tables.get(str(location[0]), _File) if len(location) > 1 else _File
     if kind is _Workload and "case" in location[:-1]:
         kind = _Case
@@ -397,6 +455,7 @@ def _matrix(checked: _File, where: str, source: str, path: Path | None) -> Matri
                 f"{suite.budget_s:g}; it says how far that may grow"
             )
     _check_stages(checked, names, where)
+    _check_waivers(checked, workloads, where)
     return Matrix(
         source=source,
         path=path,
@@ -415,6 +474,9 @@ def _matrix(checked: _File, where: str, source: str, path: Path | None) -> Matri
         tiers=tuple(Tier(**tier.model_dump()) for tier in checked.tier),
         caveats=tuple(f"{topic.replace('_', ' ')}: {text}" for topic, text in checked.caveats.items()),
         stages=tuple(Stage(**stage.model_dump()) for stage in checked.stage),
+        waivers=tuple(
+            Waiver(**waiver.model_dump() | {"expires": waiver.expires.isoformat()}) for waiver in checked.waiver
+        ),
     )
 
 
@@ -424,7 +486,7 @@ def _check_stages(checked: _File, workloads: Sequence[str], where: str) -> None:
     tiers = {tier.name for tier in checked.tier}
     for stage in checked.stage:
         here = f"{where}, stage[{stage.name}]"
-        if stage.name in (*workloads, "aa", "rollback"):
+        if stage.name in (*workloads, "aa", "rollback", "elsewhere"):
             # Cells are named by either.
             raise UsageError(f"{here}: '{stage.name}' names something else already; give the stage a name of its own")
         for name in stage.in_service:
@@ -442,6 +504,46 @@ def _check_stages(checked: _File, workloads: Sequence[str], where: str) -> None:
             for stage in asking
         ):
             raise UsageError(f"{where}, stage: no stage asks {gate} on {backend}; add it to the gates of one")
+
+
+def _check_waivers(checked: _File, workloads: Sequence[MatrixWorkload], where: str) -> None:
+    """Refuse a waiver that could never be needed: it would be read as one that is in force."""
+    tiers = {tier.name: tier for tier in checked.tier}
+    known = {workload.spec.name: workload for workload in workloads}
+    subjects = []
+    for number, waiver in enumerate(checked.waiver):
+        here = f"{where}, waiver[{number}]"
+        if waiver.tier not in tiers:
+            raise UsageError(f"{here}.tier: unknown tier '{waiver.tier}'; {_list(tiers)}")
+        tier = tiers[waiver.tier]
+        if waiver.workload not in (tier.workloads or known):
+            raise UsageError(
+                f"{here}.workload: tier {tier.name} runs no workload '{waiver.workload}'; "
+                f"{_list(tier.workloads or known)}"
+            )
+        workload = known[waiver.workload]
+        cases = [case.name for case in workload.cases]
+        if not any(fnmatchcase(case, waiver.case) for case in cases):
+            raise UsageError(f"{here}.case: '{waiver.case}' is no case of {waiver.workload}; {_list(cases)}")
+        backends = [backend for backend in tier.backends if backend in (workload.backends or (backend,))]
+        if waiver.backend not in backends:
+            raise UsageError(
+                f"{here}.backend: tier {tier.name} asks nothing of {waiver.workload} on '{waiver.backend}'; "
+                f"{_list(backends)}"
+            )
+        feature = waiver.question == "feature"
+        if feature and not workload.features:
+            raise UsageError(f"{here}.question: {waiver.workload} has no features, so nobody asks about its gain")
+        # A feature is always asked for its gain (farm.decision.required_gates).
+        required = (*tier.required, *([Gate.LATENCY] if feature else []))
+        if waiver.gate not in required:
+            raise UsageError(
+                f"{here}.gate: tier {tier.name} does not require {waiver.gate}, so there is nothing to waive; "
+                f"{_list(required)}"
+            )
+        subjects.append((waiver.tier, waiver.workload, waiver.case, waiver.backend, waiver.gate, waiver.question))
+        if subjects.count(subjects[-1]) > 1:
+            raise UsageError(f"{here}: it is there twice; keep the one that holds")
 
 
 def _workload(entry: _Workload, known: Mapping[str, WorkloadSpec], where: str, path: Path | None) -> MatrixWorkload:
@@ -463,6 +565,8 @@ def _workload(entry: _Workload, known: Mapping[str, WorkloadSpec], where: str, p
         raise UsageError(f"{here}.candidate_path: no path '{entry.candidate_path}'; {_list(paths)}")
     if entry.candidate_path is not None and entry.features:
         raise UsageError(f"{here}: features are held against the old path on the candidate; leave out candidate_path")
+    if entry.maintains and not entry.owner.strip():
+        raise UsageError(f"{here}.maintains: who maintains its kernels? add an owner")
     _refuse_twice([case.name for case in entry.case], f"{here}.case")
     cases = {case.name: case for case in spec.cases}
     for extra in entry.case:
@@ -474,7 +578,15 @@ def _workload(entry: _Workload, known: Mapping[str, WorkloadSpec], where: str, p
                 raise UsageError(f"{here}.cases: unknown case '{name}'; {_list(cases)}")
         cases = {name: cases[name] for name in entry.cases}
     return MatrixWorkload(
-        spec, entry.features, tuple(cases.values()), entry.backends, not spec.shipped, entry.candidate_path
+        spec,
+        entry.features,
+        tuple(cases.values()),
+        entry.backends,
+        not spec.shipped,
+        entry.candidate_path,
+        entry.owner.strip(),
+        entry.maintains,
+        entry.caveats,
     )
 
 

@@ -152,6 +152,7 @@ def make_plan(
         stages=stages,
         workloads=planned_workloads(matrix),
         caveats=matrix.caveats,
+        waivers=matrix.waivers,
         cells=tuple(cells),
         sources={w.spec.name: w.spec.source for w in matrix.workloads if w.own},
         seed=matrix.seed,
@@ -162,7 +163,10 @@ def planned_workloads(matrix: Matrix) -> dict[str, PlannedWorkload]:
     """Return what ``matrix`` asks of its workloads before any tier adopts a release for them."""
     return {
         w.spec.name: PlannedWorkload(
-            backends=w.backends or (), production_cases=tuple(c.name for c in w.cases if c.production_shape)
+            backends=w.backends or (),
+            production_cases=tuple(c.name for c in w.cases if c.production_shape),
+            owner=w.owner,
+            maintains=w.maintains,
         )
         for w in matrix.workloads
     }
@@ -305,6 +309,7 @@ def _cell(
             }
         ),
         gates=tuple(gates if spec.compiles or spec.exports else [g for g in gates if g is not Gate.COMPILE_EXPORT]),
+        caveats=workload.caveats,
         broken_control=parts.broken.get(backend),
     )
 

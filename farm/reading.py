@@ -44,6 +44,7 @@ LIMITS = (
     "peak_memory_ratio",
     "peak_memory_bytes",
     "compile_ratio",
+    "drift_ratio",
     "rollback_s",
     "feature_gain",
     "feature_memory_gain",
@@ -90,7 +91,7 @@ def read_evidence(text: str | bytes, name: str) -> Evidence:
 def _versions(document: Document) -> Iterator[tuple[str, Any]]:
     """Yield every version that the records in ``document`` say, with its place."""
     records = [("", document), ("plan.", document.get("plan"))]
-    for name in ("results", "extras"):
+    for name in ("results", "extras", "elsewhere"):
         found = document.get(name)
         records += [(f"{name}[{n}].", entry) for n, entry in enumerate(found if isinstance(found, list) else [])]
     for place, record in records:
@@ -129,6 +130,13 @@ def _check_whole(evidence: Evidence, where: str) -> None:
                 "others belong under extras"
             )
         answered |= {(result.cell_id, arm) for arm in result.arms}
+    for number, result in enumerate(evidence.elsewhere):
+        place = f"{where}, elsewhere[{number}]"
+        if result.cell_id not in arms:
+            raise UsageError(f"{place}.cell_id: {_unplanned(result.cell_id, arms)}")
+        for arm in result.arms:
+            if arm not in arms[result.cell_id]:
+                raise UsageError(f"{place}.arms.{arm}: {_no_arm(result.cell_id, arms)}")
     for number, tier in enumerate(evidence.plan.tiers):
         for name, value in tier.model_dump(mode="json").items():
             if name in LIMITS and value is not None and not 0 < float(value) < math.inf:

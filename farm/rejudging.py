@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from farm.judge import judge
-from farm.model import Evidence, Figure, Flip, Gate, Judgement, PlannedWorkload, Question, Rejudgement, Tier
+from farm.model import Evidence, Figure, Flip, Gate, Judgement, PlannedWorkload, Question, Rejudgement, Tier, Waiver
 from farm.stages import service_tiers
 
 __all__ = ["rejudge", "under"]
@@ -18,16 +18,17 @@ def rejudge(
     tiers: Sequence[Tier],
     matrix_digest: str,
     workloads: Mapping[str, PlannedWorkload] | None = None,
+    waivers: Sequence[Waiver] | None = None,
 ) -> Rejudgement:
     """Return what ``evidence`` says under ``tiers``, and everything that they answer otherwise than its own plan's.
 
-    ``workloads`` are those of the other matrix, for tiers that list none of their own; None: the plan's. No cell is
+    ``workloads`` and ``waivers`` are those of the other matrix; None: the plan's. No cell is
     planned anew: what they ask and the evidence has not is `untested`. Limits that are the plan's own word for word
     are still the registered ones.
     """
     registered = judge(evidence)
-    other = under(evidence, tiers, workloads)
-    if (other.plan.tiers, other.plan.workloads) == (evidence.plan.tiers, evidence.plan.workloads):
+    other = under(evidence, tiers, workloads, waivers)
+    if other.plan == evidence.plan:
         return Rejudgement(judgement=registered)
     found = judge(other)
     found = found.model_copy(
@@ -39,11 +40,15 @@ def rejudge(
 
 
 def under(
-    evidence: Evidence, tiers: Sequence[Tier], workloads: Mapping[str, PlannedWorkload] | None = None
+    evidence: Evidence,
+    tiers: Sequence[Tier],
+    workloads: Mapping[str, PlannedWorkload] | None = None,
+    waivers: Sequence[Waiver] | None = None,
 ) -> Evidence:
     """Return ``evidence`` with other limits in its plan: to be judged and shown under them, and never to be kept."""
     asked: dict[str, object] = {"tiers": service_tiers(tiers, evidence.plan.stages)}
     asked |= {} if workloads is None else {"workloads": dict(workloads)}
+    asked |= {} if waivers is None else {"waivers": tuple(waivers)}
     return evidence.model_copy(update={"plan": evidence.plan.model_copy(update=asked)})
 
 

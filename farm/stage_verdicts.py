@@ -132,9 +132,9 @@ def stage_decisions(
                 name=stage.name,
                 cells=len(own),
                 done=sum(cell in answered for cell in own),
-                left_out=sum(cell in evidence.left_out for cell in own),
+                skipped=sum(cell in evidence.skipped for cell in own),
                 given_up=sum(
-                    cell not in answered and cell not in evidence.left_out and cell not in evidence.still_open
+                    cell not in answered and cell not in evidence.skipped and cell not in evidence.still_open
                     for cell in own
                 ),
                 tiers=tuple(told for tier in plan.tiers if (told := told_of(at, tier)) is not None) if over else (),

@@ -10,14 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from farm.elsewhere import original_id
 from farm.model import Cell, Evidence, Gate, Judgement, Plan, Side, Stage, Standing, Tier
 
 __all__ = [
     "Window",
     "concerns",
     "evidence_before",
-    "left_out",
+    "service_name",
     "service_tiers",
+    "skipped",
     "staged",
     "standing_words",
     "total_days",
@@ -96,7 +98,7 @@ def service_tiers(tiers: Sequence[Tier], stages: Sequence[Stage]) -> tuple[Tier,
                 share = f": {stage.share * 100:g} % of the service" if stage.share else ""
                 required = (gate for gate in tier.required if gate in (*(stage.gates or (gate,)), Gate.ROLLBACK))
                 changed = {
-                    "name": _service_name(tier.name, stage.name),
+                    "name": service_name(tier.name, stage.name),
                     "description": f"{tier.description}{share}",
                     "backends": tuple(b for b in tier.backends if b in (stage.backends or (b,))),
                     "in_service": True,
@@ -107,7 +109,8 @@ def service_tiers(tiers: Sequence[Tier], stages: Sequence[Stage]) -> tuple[Tier,
     return tuple(found)
 
 
-def _service_name(tier: str, stage: str) -> str:
+def service_name(tier: str, stage: str) -> str:
+    """Return the name of ``tier`` where ``stage`` has it in service."""
     return f"{tier} ({stage})"
 
 
@@ -133,7 +136,7 @@ class Window:
     numbers: Mapping[str, int]
 
     def number(self, cell_id: str) -> int:
-        return self.numbers.get(cell_id, 0)
+        return self.numbers.get(original_id(cell_id), 0)
 
     def goes_on(self, open_cells: Iterable[str]) -> int | None:
         """Return the number of the stage that goes on, given the cells that are not over; None where all are."""
@@ -181,11 +184,12 @@ def evidence_before(evidence: Evidence, number: int) -> Evidence:
     """Return ``evidence`` with nothing in it of the stage ``number`` and later: what was known when that one began."""
     window = window_of(evidence.plan)
     kept = [result for result in evidence.results if window.number(result.cell_id) < number]
+    elsewhere = [result for result in evidence.elsewhere if window.number(result.cell_id) < number]
     later = tuple(cell.id for cell in evidence.plan.cells if window.number(cell.id) >= number)
-    return evidence.model_copy(update={"results": tuple(kept), "still_open": later})
+    return evidence.model_copy(update={"results": tuple(kept), "elsewhere": tuple(elsewhere), "still_open": later})
 
 
-def left_out(plan: Plan, judgement: Judgement, number: int) -> dict[str, str]:
+def skipped(plan: Plan, judgement: Judgement, number: int) -> dict[str, str]:
     """Return the cells of stage ``number`` that nobody needs any more, with the reason.
 
     A tier for which an earlier stage ended goes no further; a cell is measured while one tier that asks its gates does.
@@ -201,7 +205,7 @@ def left_out(plan: Plan, judgement: Judgement, number: int) -> dict[str, str]:
     # Whoever failed before is not put in service.
     for tier in plan.tiers:
         for stage in plan.stages if tier.name in ended and not tier.stage else ():
-            ended.setdefault(_service_name(tier.name, stage.name), ended[tier.name])
+            ended.setdefault(service_name(tier.name, stage.name), ended[tier.name])
     found = {}
     for cell in plan.cells:
         if cell.stage == plan.stages[number].name:
@@ -209,5 +213,5 @@ def left_out(plan: Plan, judgement: Judgement, number: int) -> dict[str, str]:
             names = [t.name for t in about if set(t.required) & set(cell.gates)] or [t.name for t in about]
             reasons = [ended.get(name) for name in names]
             if reasons and all(reasons):
-                found[cell.id] = f"not run, {reasons[0]}"
+                found[cell.id] = str(reasons[0])
     return found

@@ -24,6 +24,7 @@ __all__ = [
     "arm_modes",
     "block_medians",
     "counted",
+    "drift",
     "hodges_lehmann",
     "is_steady",
     "least_restarts",
@@ -52,6 +53,11 @@ MODE_GAP = {4: 23.5, 5: 13.3, 6: 9.5, 7: 7.2, 8: 6.0, 9: 5.1, 10: 4.5, 11: 3.7, 
 MODE_GAP_OF_MANY = 2.5
 #: An arm's flip is the machine's where the other arms move with it by at least this share, in log.
 SHARED_FLIP = 0.5
+#: Fewest restarts that can show a drift.
+DRIFT_FROM = 6
+#: Rank correlation (Spearman) of a time with its restart's number that makes a change a drift; with six restarts chance
+#: reaches it in 3 % either way.
+DRIFT_RANK = 0.8
 #: The smaller group holds at least this share of the values: a lone outlier is not a mode.
 MODE_SHARE = 0.2
 #: Two modes closer than this are one: 3 % is below what the coarsest tier would ask about.
@@ -257,6 +263,22 @@ def is_steady(window_medians: Sequence[float]) -> bool:
     drift = abs(float(late.mean() - early.mean()))
     scatter = float(np.median(np.abs(np.diff(logs)))) / math.sqrt(half)
     return drift <= max(STEADY_TOLERANCE, 2 * scatter)
+
+
+def drift(times: Sequence[float]) -> float:
+    """Return by what ratio ``times`` (positive, in the order of their restarts) moved over a cell; 1: they did not.
+
+    It is the median of the last third over that of the first, and a drift only where the times rise or fall in order:
+    processes of one program scatter, and that is no drift.
+    """
+    if len(times) < DRIFT_FROM:
+        return 1.0
+    logs = np.log(np.asarray(times, dtype=float))
+    ranks = np.argsort(np.argsort(logs))
+    if abs(float(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1])) < DRIFT_RANK:
+        return 1.0
+    third = len(logs) // 3
+    return math.exp(float(np.median(logs[-third:]) - np.median(logs[:third])))
 
 
 def two_modes(values: Sequence[float]) -> tuple[float, float] | None:

@@ -29,23 +29,26 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from farm.elsewhere import original_id
 from farm.envelope import pack, unpack
 from farm.errors import InfrastructureFailed, UsageError
 from farm.model import CellResult, Evidence, Plan, RunRow, RunState
 from farm.settings import Home
 from farm.stages import window_of
 
-__all__ = ["LEFT_OUT", "OPEN", "CellRow", "Store"]
+__all__ = ["OPEN", "SKIPPED", "CellRow", "Store"]
 
 #: Of the tables below; a store with another one is refused with words.
 STORE_VERSION = 1
 #: States of a cell that still waits for its result.
 OPEN = ("pending", "queued", "running")
 #: State of a cell that an earlier stage made needless: the run is complete without it.
-LEFT_OUT = "left out"
+SKIPPED = "skipped"
 #: Two that make one new database get in each other's way, in these words; the second tries again and finds it made.
 CONTENDED = ("already exists", "locked")
 OPENING_TRIES = 20
+#: Position of a cell that was not planned: after all that were.
+ADDED = 2**31 - 1
 
 metadata = MetaData()
 version_table = Table("version", metadata, Column("version", Integer))
@@ -94,7 +97,7 @@ extra_table = Table(
 
 @dataclass(frozen=True)
 class CellRow:
-    """A cell of a run: pending, queued, running, done, failed or left out."""
+    """A cell of a run: pending, queued, running, done, failed or skipped."""
 
     run_id: str
     cell_id: str
@@ -206,6 +209,34 @@ class Store:
         with self._engine.connect() as connection:
             return [CellRow(**row._mapping) for row in connection.execute(query)]
 
+    def add_cell(self, run_id: str, cell_id: str, capability: str) -> bool:
+        """Add a cell that follows from what was found to an open run, pending; False where it is there already."""
+        row = {
+            "run_id": run_id,
+            "cell_id": cell_id,
+            "capability": capability,
+            "position": ADDED,
+            "state": "pending",
+            "attempt": 0,
+            "lost": 0,
+            "worker": "",
+            "since": time.time(),
+            "reason": "",
+        }
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(insert(cell_table), [row])
+        except IntegrityError:
+            return False
+        return True
+
+    def result(self, run_id: str, cell_id: str) -> CellResult | None:
+        """Return the result that counts for a cell; None where there is none."""
+        query = select(result_table.c.payload).where(result_table.c.run_id == run_id, result_table.c.cell_id == cell_id)
+        with self._engine.connect() as connection:
+            row = connection.execute(query).first()
+        return unpack(row.payload, CellResult) if row is not None else None
+
     def move(self, cell: CellRow, state: str, **values: Any) -> bool:
         """Move a cell on, if it still is where ``cell`` saw it: two aggregators never both do."""
         query = (
@@ -295,7 +326,11 @@ class Store:
             found = [unpack(row.payload, CellResult) for row in connection.execute(results)]
             late = [unpack(row.payload, CellResult) for row in connection.execute(extras)]
         order = {cell.id: position for position, cell in enumerate(plan.cells)}
-        cells, window = self.cells(run_id), window_of(plan)
+        cells, window = [cell for cell in self.cells(run_id) if cell.cell_id in order], window_of(plan)
+        elsewhere = [
+            one.model_copy(update={"cell_id": original_id(one.cell_id)}) for one in found if one.cell_id not in order
+        ]
+        found = [one for one in found if one.cell_id in order]
         at = window.goes_on(cell.cell_id for cell in cells if cell.state in OPEN)
 
         def why(cell: CellRow) -> str:
@@ -310,9 +345,10 @@ class Store:
             plan=plan,
             results=tuple(sorted(found, key=lambda result: order.get(result.cell_id, 0))),
             extras=tuple(late),
-            unfinished={cell.cell_id: why(cell) for cell in cells if cell.state not in ("done", LEFT_OUT)},
+            elsewhere=tuple(sorted(elsewhere, key=lambda result: order.get(result.cell_id, 0))),
+            unfinished={cell.cell_id: why(cell) for cell in cells if cell.state not in ("done", SKIPPED)},
             still_open=tuple(cell.cell_id for cell in cells if cell.state in OPEN),
-            left_out={cell.cell_id: cell.reason for cell in cells if cell.state == LEFT_OUT},
+            skipped={cell.cell_id: cell.reason for cell in cells if cell.state == SKIPPED},
         )
 
     def runs(self, run_id: str | None = None) -> list[RunRow]:

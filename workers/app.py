@@ -16,7 +16,7 @@ from celery import Celery
 from farm.broker import keys
 from farm.broker.celery_app import TASK, make_celery
 from farm.broker.client import Presence
-from farm.capability import closure, queue_of
+from farm.capability import closure, queue_of, queue_to
 from farm.envelope import EnvelopeRefused, load_key, public_text, unseal
 from farm.model import CellOrder, CellResult, Host, Progress, Validity
 from farm.settings import Home
@@ -199,7 +199,8 @@ class Desk:
 
 def make_app(url: str, desk: Desk) -> Celery:
     """Return the Celery application that hands every order to ``desk``."""
-    app = make_celery(url, desk.queues, desk.name)
+    # What only this worker can answer goes first: somebody waits for it to end a run.
+    app = make_celery(url, (queue_to(desk.name), *desk.queues), desk.name)
 
     @app.task(name=TASK)
     def cell(envelope: str) -> str:

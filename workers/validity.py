@@ -6,7 +6,6 @@ what is left of a cell then is `validity_of` the whole, and of each arm.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -14,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from farm.model import ArmTiming, Restart, Side, Validity, Window, unpack_ns
-from farm.statistics import arm_modes, counted, pooled_samples
+from farm.statistics import arm_modes, counted, drift, pooled_samples
 from workers.watch import Watch
 
 __all__ = ["against_restart", "validity_of"]
@@ -42,11 +41,6 @@ CONSTANT_FROM = 20
 #: The baseline may slow down by this much over a cell. The worst drift of an unthrottled machine moved medians by 10 %
 #: within a session (STATISTICS.md, one after the other, settled).
 TREND_LIMIT = 0.15
-#: Rank correlation (Spearman) of the baseline's time with the restart's number that makes it a trend; with six restarts
-#: chance reaches it in 3 %, and seldom together with 15 %.
-TREND_RANK = 0.8
-#: Fewest restarts that can show a trend.
-TREND_FROM = 6
 
 
 def against_restart(restart: Restart, cores: int | None = None) -> str:
@@ -146,13 +140,8 @@ def _trend(restarts: Sequence[Restart]) -> str:
         return ""
     control = Side.BASELINE.value if Side.BASELINE in names else min(names)
     times = [time for restart in restarts if (time := _working_time(restart.arms.get(control))) > 0]
-    if len(times) < TREND_FROM:
-        return ""
-    logs = np.log(times)
-    ranks = np.argsort(np.argsort(logs))
-    third = len(logs) // 3
-    change = math.exp(float(np.median(logs[-third:]) - np.median(logs[:third]))) - 1.0
-    if change <= TREND_LIMIT or float(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1]) < TREND_RANK:
+    change = drift(times) - 1.0
+    if change <= TREND_LIMIT:
         return ""
     return f"throttled: the {control} slowed by {change * 100:.0f} % over the cell"
 

@@ -34,7 +34,7 @@ class Measure:
     value: float | int | None
     """None where the arm did not end well, the cell or the restart is invalid, or there was nothing to read."""
     outcome: str
-    """How the arm ended; "no result" where the cell has none."""
+    """How the arm ended; "not run", "skipped" or "not answered" where nobody knows."""
     validity: str
     """"valid", or "invalid: …" with the reason, or why there is no result."""
     restart: int | None = None
@@ -72,8 +72,10 @@ def measures(evidence: Evidence) -> Iterator[Measure]:
         for arm in cell.arms:
             ended = result.arms.get(arm.name) if result else None
             if result is None or ended is None:
-                why = evidence.why_no_result(cell.id) if result is None else "the arm was not answered for"
-                yield from (Measure(cell, result, arm, name, None, "no result", why) for name in STEPS)
+                word, why = evidence.without_result(cell.id)
+                if result is not None:
+                    word, why = "not answered", "the worker says nothing of this arm"
+                yield from (Measure(cell, result, arm, name, None, word, why or word) for name in STEPS)
                 continue
             yield from _arm(cell, result, arm, ended)
 

@@ -17,7 +17,9 @@ from farm.statistics import (
     Quantity,
     arm_modes,
     counted,
+    drift,
     least_restarts,
+    pooled_samples,
     ratio_interval,
     restart_log_ratios,
     two_modes,
@@ -120,14 +122,14 @@ def _figure(name: str, interval: Interval | None, limit: float | None) -> Figure
     if interval is None:
         return None
     low, high = (interval.low, interval.high) if interval.bounded else (None, None)
-    return Figure(name=name, value=interval.value, low=low, high=high, limit=limit)
+    return Figure(name=name, value=interval.value, low=low, high=high, limit=limit, restarts=interval.restarts)
 
 
 def _throughput(name: str, interval: Interval, items: float, limit: float | None) -> Figure:
     """Return a ratio of mean times as one of items per second."""
     low = items / interval.high if math.isfinite(interval.high) else None
     high = items / interval.low if interval.low > 0 else None
-    return Figure(name=name, value=items / interval.value, low=low, high=high, limit=limit)
+    return Figure(name=name, value=items / interval.value, low=low, high=high, limit=limit, restarts=interval.restarts)
 
 
 def _interval(asked: GateQuestion, quantity: Quantity) -> Interval | None:
@@ -218,7 +220,30 @@ def _unusable(gate: Gate, asked: GateQuestion) -> Verdict | None:
     reason = _once(asked, "implausible", lambda: implausible(restarts, (asked.arm, asked.reference)))
     if reason:
         return Verdict(gate=gate, status=Status.UNTESTED, reason=f"invalid: {reason}")
-    return _modes(gate, asked)
+    return _drifted(gate, asked) or _modes(gate, asked)
+
+
+def _drifted(gate: Gate, asked: GateQuestion) -> Verdict | None:
+    """Return the verdict where the control arm, which should not have moved, moved further than the tier allows.
+
+    Alternating takes a drift out of the ratio, and leaves open of which machine it is: the cold or the hot one.
+    """
+    limit = asked.tier.drift_ratio
+    if limit is None:
+        return None
+    moved = _once(asked, "drift", lambda: _drift(asked))
+    if abs(math.log(moved)) <= math.log(limit):
+        return None
+    figure = Figure(name="drift ratio", value=moved, limit=limit)
+    words = f"invalid: {asked.reference}, the control arm, drifted by {_percent(moved)} over the cell"
+    return Verdict(gate=gate, status=Status.UNTESTED, reason=f"{words}: beyond the limit", figure=figure)
+
+
+def _drift(asked: GateQuestion) -> float:
+    assert asked.result is not None
+    lives = [restart.arms.get(asked.reference) for restart in counted(asked.result.restarts)]
+    samples = [pooled_samples(life) for life in lives if life is not None]
+    return drift([float(np.median(steps)) for steps in samples if len(steps)])
 
 
 def _modes(gate: Gate, asked: GateQuestion) -> Verdict | None:

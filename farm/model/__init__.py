@@ -19,6 +19,8 @@ from farm.model.judgement import (
     StageTier,
     TierDecision,
     Verdict,
+    Waived,
+    WaiverUse,
 )
 from farm.model.plan import (
     Arm,
@@ -34,6 +36,7 @@ from farm.model.plan import (
     Release,
     Stage,
     Tier,
+    Waiver,
 )
 from farm.model.result import (
     MAX_SAMPLES_BYTES,
@@ -152,6 +155,9 @@ __all__ = [
     "Track",
     "Validity",
     "Verdict",
+    "Waived",
+    "Waiver",
+    "WaiverUse",
     "WatchedWheel",
     "WheelState",
     "WheelUse",

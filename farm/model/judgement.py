@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from farm.model.plan import Waiver
 from farm.model.words import SCHEMA_VERSION, Backend, Decision, Gate, Model, Question, Status, Track
 
 
@@ -20,6 +21,8 @@ class Figure(Model):
     limit: float | None = None
     unit: str = ""
     """"" for a ratio, else "s", "bytes"."""
+    restarts: int | None = None
+    """Behind the interval; None where it is not of restarts."""
 
 
 class Verdict(Model):
@@ -50,6 +53,18 @@ class CellVerdicts(Model):
     verdicts: tuple[Verdict, ...]
 
 
+class Waived(Model):
+    """A verdict that a waiver is written for, and what became of that."""
+
+    waiver: Waiver
+    cell_id: str
+    gate: Gate
+    status: Status
+    reason: str
+    """The verdict's own."""
+    state: Literal["waived", "expired", "not waivable"]
+
+
 class DecisionRow(Model):
     """What one workload (or one path of it) on one backend should do, for one tier."""
 
@@ -62,13 +77,21 @@ class DecisionRow(Model):
     would: Decision | None = None
     """What it would have been, had the production shapes been measured."""
     decided_by: Gate | None
-    """None where no gate decided: production shapes untested, no worker."""
+    """The gate whose verdict decided; of an adoption the one that is waived or forgiven, else the one that passes with
+    the least to spare. None where no gate decided: production shapes untested, no worker."""
     cell_id: str | None
     reason: str
     figure: Figure | None = None
     would_change: str
     """What would change the decision."""
+    kept_apart: str = ""
+    """What the tier can move without: where the decision is (or would be) `isolate` "workload flex_attention",
+    "prototype track: cutedsl"; of a new path that has not earned its place "path flex of flex_attention"."""
     warnings: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
+    """Limits of the answer that were written down before the run: the workload's own, then those of every row."""
+    waived: tuple[Waived, ...] = ()
+    """Verdicts of this row that a waiver is written for."""
 
 
 class TierDecision(Model):
@@ -78,7 +101,11 @@ class TierDecision(Model):
     decision: Decision
     would: Decision | None = None
     reason: str
-    keep_apart: tuple[str, ...] = ()
+    decided_by: Gate | None = None
+    """Of the row that decided."""
+    cell_id: str | None = None
+    would_change: str = ""
+    kept_apart: tuple[str, ...] = ()
 
 
 class StageTier(Model):
@@ -99,26 +126,38 @@ class StageDecision(Model):
     """With a result."""
     given_up: int
     """Without one, and over."""
-    left_out: int
+    skipped: int
     """Not measured, because an earlier stage ended every tier that they were for."""
     tiers: tuple[StageTier, ...]
     """Empty until all of its cells are over."""
 
     @property
     def over(self) -> bool:
-        return self.done + self.given_up + self.left_out == self.cells
+        return self.done + self.given_up + self.skipped == self.cells
 
 
 class Coverage(Model):
-    """How much was compared, before any decision is read."""
+    """How much was compared, before any decision is read. Every measured cell of the plan is counted in one place."""
 
+    head: str
+    """"37 of 52 comparable, 9 missing on the candidate, 6 invalid": what every report begins with."""
     cells: int
     comparable: int
-    invalid: int
+    """Both arms answered and what they say is valid."""
     missing_on_candidate: int
+    """The baseline alone ended well."""
     missing_on_baseline: int
+    missing_on_both: int
+    invalid: int
+    """Measured, and what was measured means nothing: the machine, the control or the clock says so."""
+    skipped: int
+    """Left out on purpose: an earlier stage had ended every tier that asked for it."""
     not_run: int
+    """Wanted, and without a result."""
+    outcomes: dict[str, dict[str, int]] = Field(default_factory=dict)
+    """How the arm that is missing ended, by "candidate", "baseline" and "both" (of both the candidate's)."""
     untested_backends: dict[str, str]
+    """Backends of the matrix that no cell covers, with the reason: "no worker", "not requested"."""
 
 
 class FalseAlarms(Model):
@@ -134,6 +173,16 @@ class FalseAlarms(Model):
     """Earlier A/A ratios of these cases on these machines."""
     on_record_beyond: int
     """Of them beyond the tightest limit of the run."""
+
+
+class WaiverUse(Model):
+    """A waiver of the plan and whether it was needed."""
+
+    waiver: Waiver
+    state: Literal["used", "unused", "expired", "not waivable"]
+    """"unused": every verdict that it is written for passes, or none was given."""
+    cells: tuple[str, ...] = ()
+    """Cells whose verdict it is written for and does not pass."""
 
 
 class Judgement(Model):
@@ -152,7 +201,11 @@ class Judgement(Model):
     tiers: tuple[TierDecision, ...]
     stages: tuple[StageDecision, ...] = ()
     """In the plan's order; empty where it has none."""
+    waivers: tuple[WaiverUse, ...] = ()
+    """Every waiver of the plan, needed or not."""
     alarms: tuple[str, ...] = ()
+    attributed: tuple[str, ...] = ()
+    """Of cases that several machines measured and that moved: whether it is torch or the machine, in words."""
     false_alarms: FalseAlarms | None = None
     """None where no A/A cell was planned."""
     unstable: dict[str, str] = Field(default_factory=dict)

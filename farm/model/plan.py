@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from datetime import date
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from farm.model.words import SCHEMA_VERSION, Backend, Gate, Model, Side, StateKind, Track
+from farm.model.words import SCHEMA_VERSION, Backend, Gate, Model, Question, Side, StateKind, Track
 
 
 class Release(Model):
@@ -182,6 +183,9 @@ class Tier(Model):
     compile_ratio: float
     graph_breaks: int
     """Greatest number of graph breaks more than the baseline has."""
+    drift_ratio: float | None = None
+    """Greatest drift of the control arm over a cell, either way, 1.05 is 5 %: beyond it no time is judged; None: not
+    asked beside what makes a cell invalid for everybody."""
     rollback_s: float
     """Longest rehearsal of the way back, seconds."""
     state_required: tuple[StateKind, ...] = ()
@@ -218,12 +222,43 @@ class Stage(Model):
     """Why it is made like this."""
 
 
+class Waiver(Model):
+    """A verdict that somebody answers for until a day: it holds its tier back no longer, and every report shows it."""
+
+    tier: str
+    workload: str
+    case: str = "*"
+    """Shell pattern of the cases."""
+    backend: Backend
+    gate: Gate
+    question: Question = Question.VERSION
+    owner: str = Field(min_length=1)
+    reason: str = Field(min_length=1)
+    expires: str
+    """Last day on which it holds, "2026-12-31"; held against the day on which the plan was made."""
+
+    @field_validator("expires")
+    @classmethod
+    def _a_day(cls, value: str) -> str:
+        return date.fromisoformat(value).isoformat()
+
+    @property
+    def subject(self) -> str:
+        """ "serving: latency of block/* on cpu"."""
+        asked = "" if self.question is Question.VERSION else f" ({self.question} question)"
+        return f"{self.tier}: {self.gate} of {self.workload}/{self.case} on {self.backend}{asked}"
+
+
 class PlannedWorkload(Model):
     """What must have been measured of a workload before a tier adopts a release for it."""
 
     backends: tuple[Backend, ...] = ()
     """Where the matrix asks for it; empty is everywhere."""
     production_cases: tuple[str, ...] = ()
+    owner: str = ""
+    """Who answers for it: a prototype without one is deferred."""
+    maintains: bool = False
+    """The team maintains its kernels: a prototype that is adopted like any other work."""
 
 
 class Plan(Model):
@@ -258,6 +293,7 @@ class Plan(Model):
     workloads: dict[str, PlannedWorkload] = Field(default_factory=dict)
     """Every workload of the matrix, those without a cell too."""
     caveats: tuple[str, ...]
+    waivers: tuple[Waiver, ...] = ()
     cells: tuple[Cell, ...]
     sources: dict[str, str] = Field(default_factory=dict)
     """Source text of a user's own workloads, by workload name; the catalogue's travel by digest alone."""

@@ -56,16 +56,27 @@ class Evidence(Model):
     results: tuple[CellResult, ...]
     extras: tuple[CellResult, ...] = ()
     """Results that arrived after their cell was decided: kept, never counted."""
+    elsewhere: tuple[CellResult, ...] = ()
+    """Answers of another machine of the same class to cells that failed, by the planned cell's id: kept beside."""
     unfinished: dict[str, str] = Field(default_factory=dict)
     """Cells without a result, with the reason."""
     still_open: tuple[str, ...] = ()
     """Those of them that wait or are measured: a run that goes on."""
-    left_out: dict[str, str] = Field(default_factory=dict)
+    skipped: dict[str, str] = Field(default_factory=dict)
     """Cells of a later stage that nobody needed after an earlier one, with the reason: the run is complete without."""
 
+    def without_result(self, cell_id: str) -> tuple[str, str]:
+        """Return "skipped" or "not run" for ``cell_id``, which has no result, and the reason, "" where none is known.
+
+        What a run left out on purpose is skipped; what it wanted and has not got was not run.
+        """
+        if cell_id in self.skipped:
+            return "skipped", self.skipped[cell_id]
+        return "not run", self.unfinished.get(cell_id, "")
+
     def why_no_result(self, cell_id: str) -> str:
-        """Return why ``cell_id`` has no result."""
-        return self.unfinished.get(cell_id) or self.left_out.get(cell_id) or "not run"
+        """Return why ``cell_id`` has no result, "not run: no worker for bench.cpu"."""
+        return ": ".join(part for part in self.without_result(cell_id) if part)
 
 
 class Progress(Model):

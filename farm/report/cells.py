@@ -7,13 +7,25 @@ from collections import Counter
 from dataclasses import dataclass
 
 from farm.budget import percent_apart
-from farm.model import Arm, ArmResult, Calibration, Cell, CellResult, Comparison, Evidence, Judgement, Rehearsal
+from farm.model import (
+    Arm,
+    ArmResult,
+    Calibration,
+    Cell,
+    CellResult,
+    Comparison,
+    Evidence,
+    Judgement,
+    Outcome,
+    Rehearsal,
+)
 from farm.power import noise_fence
 from farm.report.environments import EnvironmentView, environment_views
 from farm.report.pairs import PairView, pair_views
-from farm.report.text import anchor, fact, mebibytes, percent, plural, seconds
+from farm.report.text import anchor, fact, percent, plural, seconds
 from farm.report.traces import OperatorsView, operators_view, trace_words
 from farm.statistics import counted
+from farm.units import mebibytes
 
 __all__ = ["ArmView", "CellView", "RehearsalView", "cell_anchor", "cell_view"]
 
@@ -25,6 +37,8 @@ class ArmView:
     name: str
     path: str
     outcome: str
+    """How it ended; "not run", "skipped" or "not answered" where nobody knows."""
+    chip: str
     reason: str
     command: str
     facts: Rows
@@ -54,7 +68,7 @@ class CellView:
     anchor: str
     kind: str
     state: str
-    """"valid", "invalid: …" or "no result: …"."""
+    """"valid", "invalid: …", "not run: …" or "skipped: …"."""
     state_chip: str
     heading: str
     """"Cell", "A/A cell", "Rehearsal"."""
@@ -82,7 +96,7 @@ def cell_anchor(cell_id: str) -> str:
 def cell_view(evidence: Evidence, judgement: Judgement, cell: Cell) -> CellView:
     """Return everything known of ``cell``."""
     result = next((found for found in evidence.results if found.cell_id == cell.id), None)
-    state, chip = _state(result, evidence.unfinished.get(cell.id, "not run"))
+    state, chip = _state(result, evidence.why_no_result(cell.id))
     return CellView(
         id=cell.id,
         anchor=cell_anchor(cell.id),
@@ -92,7 +106,7 @@ def cell_view(evidence: Evidence, judgement: Judgement, cell: Cell) -> CellView:
         heading={"measure": "Cell", "aa": "A/A cell", "rehearsal": "Rehearsal"}[cell.kind],
         overhead=_overhead(result) if result else "",
         pairs=pair_views(judgement, cell, result, evidence.plan.tiers),
-        arms=tuple(_arm_view(arm, result) for arm in cell.arms),
+        arms=tuple(_arm_view(arm, result, evidence.without_result(cell.id)) for arm in cell.arms),
         operators=operators_view(cell, result) if result else None,
         environments=environment_views(evidence.plan, cell, result),
         question=_question(cell),
@@ -108,7 +122,7 @@ def cell_view(evidence: Evidence, judgement: Judgement, cell: Cell) -> CellView:
 
 def _state(result: CellResult | None, why_none: str) -> tuple[str, str]:
     if result is None:
-        return f"no result: {why_none}", "untested"
+        return why_none, "untested"
     if result.validity.valid and result.validity.arms:
         against = "; ".join(f"{name} {', '.join(reasons)}" for name, reasons in result.validity.arms.items())
         return f"times invalid: {against}", "invalid"
@@ -126,14 +140,16 @@ def _overhead(result: CellResult) -> str:
     return f"{outside} ({inside} of {seconds(result.wall_ns)} inside measured windows)"
 
 
-def _arm_view(arm: Arm, result: CellResult | None) -> ArmView:
+def _arm_view(arm: Arm, result: CellResult | None, without: tuple[str, str]) -> ArmView:
     ended = result.arms.get(arm.name) if result else None
     if ended is None:
-        return ArmView(arm.name, arm.path, "untested", "no result", "", (), (), (), "")
+        word, reason = without if result is None else ("not answered", "the worker says nothing of this arm")
+        return ArmView(arm.name, arm.path, word, "untested", reason, "", (), (), (), "")
     return ArmView(
         name=arm.name,
         path=arm.path,
         outcome=ended.outcome.value,
+        chip="ok" if ended.outcome is Outcome.OK else "bad",
         reason=ended.reason,
         command=shlex.join(ended.command),
         facts=tuple((name, fact(value)) for name, value in ended.facts.items()),

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from tabulate import tabulate
 
 from farm.model import Flip, Question
-from farm.report.text import figure_text, number, printable
+from farm.report.text import figure_text, printable
+from farm.units import number
 
 __all__ = ["flips_markdown", "flips_table"]
 

@@ -26,17 +26,21 @@ def to_markdown(evidence: Evidence, judgement: Judgement) -> str:
 
 
 def _head(view: ReportView) -> list[str]:
-    tiers = [(tier.tier, f"**{tier.decision}**", tier.reason, tier.keep_apart) for tier in view.tiers]
+    tiers = [
+        (tier.tier, f"**{tier.decision}**", tier.reason, tier.would_change, tier.kept_apart) for tier in view.tiers
+    ]
     untested = [f"backend {backend.backend} untested: {backend.reason}" for backend in view.untested]
     return [
         f"# {_plain(view.title)}",
         f"Asked: {_plain(view.asked)}.",
         f"**{_plain(view.coverage)}**",
-        _bullets([*untested, *(f"no result: {line}" for line in view.unfinished)]),
+        _bullets([*view.missing, *untested, *view.unfinished]),
         _plain(view.false_alarms),
         _bullets(f"unstable: {line}" for line in view.unstable),
+        _bullets(f"waiver: {line}" for line in view.waivers),
         _bullets(f"**alarm**: {alarm}" for alarm in view.alarms),
-        _table(("tier", "decision", "why", "keep apart"), tiers),
+        _bullets(f"attributed: {line}" for line in view.attributed),
+        _table(("tier", "decision", "why", "what would change it", "kept apart"), tiers),
     ]
 
 
@@ -49,13 +53,25 @@ def _decisions(view: ReportView) -> list[str]:
             f"**{row.decision}**",
             row.decided_by,
             f"{row.figure_name} {row.figure}".strip(),
-            "; ".join((row.reason, *row.warnings)),
+            "; ".join((row.reason, *row.warnings, *(f"caveat: {caveat}" for caveat in row.caveats))),
             row.would_change,
+            row.kept_apart,
         )
         for row in view.decisions
     ]
-    headers = ("workload", "backend", "tier", "decision", "decided by", "figure", "why", "what would change it")
-    return ["## Decisions", _table(headers, rows)]
+    headers = (
+        "workload",
+        "backend",
+        "tier",
+        "decision",
+        "decided by",
+        "figure",
+        "why",
+        "what would change it",
+        "kept apart",
+    )
+    caveats = ["Caveats of every decision, written down before the run:", _bullets(view.caveats)]
+    return ["## Decisions", _table(headers, rows), *(caveats if view.caveats else [])]
 
 
 def _stages(view: ReportView) -> list[str]:
@@ -114,8 +130,6 @@ def _run(view: ReportView) -> list[str]:
         "## Run",
         _table(("", ""), view.facts),
         _bullets(view.notes),
-        "## Caveats" if view.caveats else "",
-        _bullets(view.caveats),
         "## Reproduce",
         f"```\n{view.reproduce}\n```",
     ]

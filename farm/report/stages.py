@@ -73,10 +73,10 @@ def _description(plan: Plan, number: int) -> str:
 
 def _state(told: StageDecision) -> str:
     parts = [f"{told.done} of {plural(told.cells, 'cell')}"]
-    parts += [f"{told.left_out} left out"] if told.left_out else []
+    parts += [f"{told.skipped} skipped"] if told.skipped else []
     parts += [f"{told.given_up} without a result"] if told.given_up else []
     if told.over:
-        words = "left out" if told.cells and told.left_out == told.cells else "complete"
+        words = "skipped" if told.cells and told.skipped == told.cells else "complete"
         return ", ".join((words if not told.given_up else "over", *parts))
     return ", ".join(("goes on" if told.done else "waits", *parts))
 

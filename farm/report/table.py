@@ -14,14 +14,16 @@ from farm.report.view import (
     afterwards,
     asked,
     backend_views,
-    coverage_head,
     decision_views,
     false_alarm_line,
+    missing_lines,
     reproduce_command,
     run_facts,
+    shared_caveats,
     tier_views,
     unfinished_views,
     unstable_lines,
+    waiver_lines,
 )
 
 __all__ = ["WIDTH", "decision_table", "summary"]
@@ -53,21 +55,24 @@ def decision_table(evidence: Evidence, judgement: Judgement, *, width: int | Non
 
 
 def summary(evidence: Evidence, judgement: Judgement, *, width: int | None = WIDTH) -> str:
-    """Return coverage, decision table, tiers, alarms, and how to reproduce it all."""
+    """Return coverage, decision table, tiers, waivers, alarms, and how to reproduce it all."""
     facts = dict(run_facts(evidence, judgement))
-    coverage = [coverage_head(judgement.coverage)]
+    coverage = [judgement.coverage.head, *missing_lines(judgement.coverage)]
     untested = [f"{backend.backend} ({backend.reason})" for backend in backend_views(judgement.coverage)]
     coverage += [f"untested backends: {', '.join(untested)}"] if untested else []
-    coverage += [f"no result: {line}" for line in unfinished_views(evidence)]
+    coverage += unfinished_views(evidence)
     coverage += [line] if (line := false_alarm_line(evidence, judgement)) else []
     coverage += [f"unstable: {line}" for line in unstable_lines(judgement)]
     parts = [
         _lines([f"run {evidence.run_id} ({facts['state']}){afterwards(judgement)}: {asked(evidence)}"], width),
         _lines(coverage, width),
         decision_table(evidence, judgement, width=width),
+        _lines([f"caveat of every decision: {line}" for line in shared_caveats(judgement.rows)], width),
         _lines([tier.line for tier in tier_views(evidence, judgement)], width),
         _lines([line for stage in stage_views(evidence, judgement) for line in stage.lines], width),
+        _lines([f"waiver: {line}" for line in waiver_lines(judgement)], width),
         _lines([f"alarm: {alarm}" for alarm in judgement.alarms], width),
+        _lines([f"attributed: {line}" for line in judgement.attributed], width),
         # A command is to be copied: it is never broken.
         f"reproduce: {reproduce_command(evidence)}\nplan {judgement.plan_digest[:16]}",
     ]
@@ -76,7 +81,9 @@ def summary(evidence: Evidence, judgement: Judgement, *, width: int | None = WID
 
 def _cells(view: DecisionView) -> list[str]:
     figure = " ".join(filter(None, (view.figure_name, view.short_figure)))
-    why = "; ".join((view.reason, *(f"warning: {warning}" for warning in view.warnings)))
+    apart = (f"kept apart: {view.kept_apart}",) if view.kept_apart else ()
+    caveats = (f"caveat: {caveat}" for caveat in view.caveats)
+    why = "; ".join((view.reason, *apart, *(f"warning: {warning}" for warning in view.warnings), *caveats))
     cells = [view.subject, view.backend, view.tiers, view.decision, view.decided_by or "-", figure, why]
     return [printable(cell) for cell in cells]
 

@@ -8,35 +8,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from farm.model import Figure
+from farm.units import number
 
 __all__ = [
     "anchor",
     "fact",
     "figure_text",
-    "mebibytes",
     "named_figure",
-    "number",
     "percent",
     "plural",
     "printable",
     "seconds",
 ]
-
-
-def number(value: float, unit: str = "", *, whole: bool = False) -> str:
-    """Return ``value`` with its unit: three decimals for a ratio, one for seconds, MiB for bytes.
-
-    ``whole`` says that the value counts something: an integral one is then written without decimals.
-    """
-    if unit == "bytes":
-        return mebibytes(value)
-    if unit == "s":
-        return f"{value:.1f} s"
-    if whole and value.is_integer():
-        return f"{value:.0f}"
-    readable = value == 0 or 1e-3 <= abs(value) < 1e4
-    text = f"{value:.3f}" if readable else f"{value:.3g}"
-    return f"{text} {unit}" if unit else text
 
 
 def figure_text(
@@ -81,13 +64,6 @@ def seconds(ns: int | None) -> str:
     if ns >= 10**9:
         return f"{ns / 1e9:.1f} s"
     return f"{ns / 1e6:.1f} ms" if ns >= 10**5 else f"{ns / 1e3:.1f} µs"
-
-
-def mebibytes(count: float | None) -> str:
-    """Return bytes as MiB, or as they are below a tenth of one; "" for None."""
-    if count is None:
-        return ""
-    return f"{count / 2**20:.1f} MiB" if abs(count) >= 2**20 / 10 else f"{count:.0f} bytes"
 
 
 def percent(part: float, whole: float) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from farm.model import Cell, CellResult, Operator, Trace
-from farm.report.text import mebibytes, plural, seconds
+from farm.report.text import plural, seconds
+from farm.units import mebibytes
 
 __all__ = ["OperatorsView", "operators_view", "trace_words"]
 

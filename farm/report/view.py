@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.aa import run_limit
@@ -22,16 +22,18 @@ __all__ = [
     "afterwards",
     "asked",
     "backend_views",
-    "coverage_head",
     "decision_views",
     "decision_words",
     "false_alarm_line",
+    "missing_lines",
     "report_view",
     "reproduce_command",
     "run_facts",
+    "shared_caveats",
     "tier_views",
     "unfinished_views",
     "unstable_lines",
+    "waiver_lines",
 ]
 
 
@@ -66,7 +68,10 @@ class DecisionView:
     """The same, limits that differ from tier to tier as a range."""
     reason: str
     would_change: str
+    kept_apart: str
     warnings: tuple[str, ...]
+    caveats: tuple[str, ...]
+    """Of this decision and not of every one."""
     cell_id: str
     anchor: str
 
@@ -78,15 +83,17 @@ class TierView:
     decision: str
     chip: str
     reason: str
-    keep_apart: str
+    would_change: str
+    kept_apart: str
     limits: tuple[tuple[str, str, str], ...]
     """(name, number, why it is what it is), for numbers that the matrix gives a reason for."""
 
     @property
     def line(self) -> str:
         """The tier in one line."""
-        apart = f"; keep apart: {self.keep_apart}" if self.keep_apart else ""
-        return f"{self.tier}: {self.decision}, {self.reason}{apart}"
+        apart = f"; kept apart: {self.kept_apart}" if self.kept_apart else ""
+        change = f"; what would change it: {self.would_change}" if self.would_change else ""
+        return f"{self.tier}: {self.decision}, {self.reason}{apart}{change}"
 
 
 @dataclass(frozen=True)
@@ -96,16 +103,22 @@ class ReportView:
     title: str
     asked: str
     coverage: str
+    """How much was compared: its head."""
+    missing: tuple[str, ...]
     untested: tuple[BackendView, ...]
     unfinished: tuple[str, ...]
     decisions: tuple[DecisionView, ...]
     tiers: tuple[TierView, ...]
     stages: tuple[StageView, ...]
+    waivers: tuple[str, ...]
     alarms: tuple[str, ...]
+    attributed: tuple[str, ...]
+    """Whose change it is, of cases that several machines measured."""
     false_alarms: str
     """"A/A: 0 of 2 cells accused falsely (0 of 37 on record beyond 3 %)"; "" where none was planned."""
     unstable: tuple[str, ...]
     caveats: tuple[str, ...]
+    """Of every decision."""
     notes: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
     locks: tuple[LockView, ...]
@@ -119,16 +132,19 @@ def report_view(evidence: Evidence, judgement: Judgement) -> ReportView:
     return ReportView(
         title=compared + afterwards(judgement),
         asked=asked(evidence),
-        coverage=coverage_head(judgement.coverage),
+        coverage=judgement.coverage.head,
+        missing=missing_lines(judgement.coverage),
         untested=backend_views(judgement.coverage),
         unfinished=unfinished_views(evidence),
         decisions=decision_views(judgement.rows),
         tiers=tier_views(evidence, judgement),
         stages=stage_views(evidence, judgement),
+        waivers=waiver_lines(judgement),
         alarms=judgement.alarms,
+        attributed=judgement.attributed,
         false_alarms=false_alarm_line(evidence, judgement),
         unstable=unstable_lines(judgement),
-        caveats=evidence.plan.caveats,
+        caveats=shared_caveats(judgement.rows),
         notes=resolution_notes(evidence),
         facts=run_facts(evidence, judgement),
         locks=lock_views(evidence.plan),
@@ -163,20 +179,13 @@ def asked(evidence: Evidence) -> str:
     )
 
 
-def coverage_head(coverage: Coverage) -> str:
-    """Return "5 cells: 4 comparable, 1 invalid": how much was compared, before any decision is read."""
-    parts = [f"{coverage.comparable} comparable"]
-    parts += [
-        f"{count} {words}"
-        for count, words in (
-            (coverage.invalid, "invalid"),
-            (coverage.missing_on_candidate, "missing on the candidate"),
-            (coverage.missing_on_baseline, "missing on the baseline"),
-            (coverage.not_run, "not run"),
-        )
-        if count
-    ]
-    return f"{plural(coverage.cells, 'cell')}: {', '.join(parts)}"
+def missing_lines(coverage: Coverage) -> tuple[str, ...]:
+    """Return a line for each arm that cells miss, with how it ended there."""
+    return tuple(
+        f"missing on {who if who == 'both' else f'the {who}'}: "
+        + ", ".join(f"{count} {outcome}" for outcome, count in ended.items())
+        for who, ended in coverage.outcomes.items()
+    )
 
 
 def false_alarm_line(evidence: Evidence, judgement: Judgement) -> str:
@@ -199,6 +208,20 @@ def unstable_lines(judgement: Judgement) -> tuple[str, ...]:
     return tuple(f"{cell}: {history}" for cell, history in judgement.unstable.items())
 
 
+def waiver_lines(judgement: Judgement) -> tuple[str, ...]:
+    """Return a line for every waiver, needed or not: who answers for what, why, and until when."""
+    states = {"used": "used", "unused": "unused", "expired": "expired, a failure", "not waivable": "not waivable"}
+    lines = []
+    for use in judgement.waivers:
+        waiver = use.waiver
+        where = f" for {', '.join(use.cells)}" if use.cells else ""
+        until = "expired on" if use.state == "expired" else "until"
+        lines.append(
+            f"{waiver.subject}: {states[use.state]}{where}; {waiver.owner} {until} {waiver.expires}: {waiver.reason}"
+        )
+    return tuple(lines)
+
+
 def backend_views(coverage: Coverage) -> tuple[BackendView, ...]:
     """Return the backends that nothing ran on, with their reasons."""
     return tuple(
@@ -208,9 +231,9 @@ def backend_views(coverage: Coverage) -> tuple[BackendView, ...]:
 
 
 def unfinished_views(evidence: Evidence) -> tuple[str, ...]:
-    """Return a line for every cell without a result."""
-    missing = [*evidence.unfinished.items(), *evidence.left_out.items()]
-    return tuple(f"{cell}: {reason}" for cell, reason in missing)
+    """Return a line for every cell without a result, "not run: block/infer@cpu: no worker for bench.cpu"."""
+    told = [(cell, *evidence.without_result(cell)) for cell in (*evidence.unfinished, *evidence.skipped)]
+    return tuple(": ".join(part for part in (word, cell, reason) if part) for cell, word, reason in told)
 
 
 def decision_words(decision: Decision, would: Decision | None) -> str:
@@ -220,16 +243,32 @@ def decision_words(decision: Decision, would: Decision | None) -> str:
 
 def decision_views(rows: Iterable[DecisionRow]) -> tuple[DecisionView, ...]:
     """Return the rows, one workload's together; tiers that decide alike for the same reason share a row."""
+    rows = tuple(rows)
+    everywhere = shared_caveats(rows)
     subjects: dict[tuple[str, ...], dict[tuple[object, ...], list[DecisionRow]]] = {}
     for row in rows:
         subject = (row.question, row.workload, row.path, row.backend)
         shown = (row.figure.name, row.figure.value, row.figure.low, row.figure.high) if row.figure else None
-        alike = (row.decision, row.would, row.decided_by, row.cell_id, row.reason, shown)
+        alike = (
+            row.decision,
+            row.would,
+            row.decided_by,
+            row.cell_id,
+            row.reason,
+            row.kept_apart,
+            shown,
+            tuple(one.waiver for one in row.waived),
+        )
         subjects.setdefault(subject, {}).setdefault(alike, []).append(row)
-    return tuple(_decision_view(group) for groups in subjects.values() for group in groups.values())
+    return tuple(_decision_view(group, everywhere) for groups in subjects.values() for group in groups.values())
 
 
-def _decision_view(group: Sequence[DecisionRow]) -> DecisionView:
+def shared_caveats(rows: Sequence[DecisionRow]) -> tuple[str, ...]:
+    """Return the caveats of every row, which are said once beside them all."""
+    return tuple(caveat for caveat in (rows[0].caveats if rows else ()) if all(caveat in row.caveats for row in rows))
+
+
+def _decision_view(group: Sequence[DecisionRow], everywhere: Sequence[str]) -> DecisionView:
     row = group[0]
     limits = [(other.figure.limit if other.figure else None, other.tier) for other in group]
     warnings = dict.fromkeys(warning for other in group for warning in other.warnings)
@@ -245,11 +284,21 @@ def _decision_view(group: Sequence[DecisionRow]) -> DecisionView:
         figure=figure_text(row.figure, limits),
         short_figure=figure_text(row.figure, limits, short=True),
         reason=row.reason,
-        would_change=row.would_change,
+        would_change=_by_tier({other.tier: other.would_change for other in group}),
+        kept_apart=row.kept_apart,
         warnings=tuple(warnings),
+        caveats=tuple(caveat for caveat in row.caveats if caveat not in everywhere),
         cell_id=row.cell_id or "",
         anchor=cell_anchor(row.cell_id) if row.cell_id else _where_untested(row),
     )
+
+
+def _by_tier(said: Mapping[str, str]) -> str:
+    """Return what all tiers say, or what each of them does where their limits differ."""
+    distinct = dict.fromkeys(said.values())
+    if len(distinct) == 1:
+        return next(iter(distinct))
+    return "; ".join(f"{', '.join(t for t, words in said.items() if words == one)}: {one}" for one in distinct)
 
 
 def _where_untested(row: DecisionRow) -> str:
@@ -270,7 +319,8 @@ def tier_views(evidence: Evidence, judgement: Judgement) -> tuple[TierView, ...]
                 decision=decision_words(decided.decision, decided.would),
                 chip=decided.decision.value,
                 reason=decided.reason,
-                keep_apart=", ".join(decided.keep_apart),
+                would_change=decided.would_change,
+                kept_apart=", ".join(decided.kept_apart),
                 limits=tuple((name, str(getattr(tier, name, "")), why) for name, why in reasons.items()),
             )
         )

@@ -6,11 +6,15 @@ import math
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from benchmarks.recording import Recording
+from benchmarks.recording import BASE, Recording
 from benchmarks.replay import LIMIT, TARGET, Errors, Lives, coverage, our_rates
+from farm.matrix import load_matrix
 from farm.model import Measuring
+from farm.statistics import drift, pooled_samples
+from workers.windows import DROP_FIRST_FROM
 
 RECORDINGS = Path(__file__).parents[2] / "benchmarks" / "recordings"
 #: STATISTICS.md asks the rates of 10,000 replays.
@@ -48,6 +52,19 @@ def test_looking_four_times_errs_no_more_often_than_its_looks_allow(name: str) -
     """At a true ratio of the very limit, where either answer is wrong."""
     found = errors(name)
     assert max(found.fails_at_limit, found.passes_at_limit) <= found.bound + CHANCE
+
+
+def test_the_control_arm_of_a_recorded_hour_seldom_drifts_as_far_as_a_tier_forbids() -> None:
+    moved = []
+    for name in NAMES:
+        recorded = Recording.load(RECORDINGS / f"{name}.npz").lives
+        restarts = [life.restart(number, DROP_FIRST_FROM) for number, life in enumerate(recorded)]
+        times = [float(np.median(pooled_samples(restart.arms[BASE]))) for restart in restarts]
+        for count in Measuring().looks:
+            stretches = [times[at : at + count] for at in range(len(times) - count + 1)]
+            moved += [abs(math.log(drift(stretch))) for stretch in stretches]
+    limits = [tier.drift_ratio for tier in load_matrix().tiers if tier.drift_ratio is not None]
+    assert sum(found > math.log(min(limits)) for found in moved) / len(moved) < 0.01
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,7 +1,7 @@
 """`python -m tests.chaos.hasty aggregator` or `… worker LOG SECONDS NAME`: the real parts, with shorter patience.
 
 The worker's cells are not measured but slept through: each start and end is a line of LOG, and SECONDS is read from
-that file at each start, so that a test can change it.
+that file at each start, so that a test can change it. The candidate of a case "slow-on-NAME" is slow there alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PATIENCE = {"GRACE_S": 2.0, "VANISHED_S": 2.0, "UNSERVED_S": 3.0, "MAX_ATTEMPTS"
 PRESENCE = {"PRESENCE_S": 0.3, "PRESENCE_LIFE_S": 1}
 
 
-def sleep_through(log: Path, seconds: Path) -> Callable[..., CellResult]:
+def sleep_through(log: Path, seconds: Path, here: Host) -> Callable[..., CellResult]:
     """Return what stands for measuring."""
 
     def write(what: str, order: CellOrder) -> None:
@@ -47,8 +47,18 @@ def sleep_through(log: Path, seconds: Path) -> Callable[..., CellResult]:
         while time.monotonic() < end and not cancelled():
             time.sleep(0.02)
         write("end", order)
-        answered = {"run_id": order.run_id, "cell_id": order.cell.id, "attempt": order.attempt, "worker": worker}
-        return made.result(order.cell).model_copy(update=answered)
+        times = {"candidate": 12.0} if order.cell.case == f"slow-on-{here.name}" else None
+        result = made.result(order.cell, times=times)
+        repeat = tuple(restart.model_copy(update={"purpose": "confirming"}) for restart in result.restarts)
+        answered = {
+            "run_id": order.run_id,
+            "cell_id": order.cell.id,
+            "attempt": order.attempt,
+            "worker": worker,
+            "host": here,
+            "restarts": (*result.restarts, *repeat) if order.cell.measuring.confirming else result.restarts,
+        }
+        return result.model_copy(update=answered)
 
     return run_cell
 
@@ -74,7 +84,7 @@ def main(part: str, *arguments: str) -> int:
     )
     workers.agent.probe_host = lambda: here
     return workers.agent.main(
-        os.environ["FARM_URL"], Home.default().prepare(), name, sleep_through(Path(log), Path(seconds))
+        os.environ["FARM_URL"], Home.default().prepare(), name, sleep_through(Path(log), Path(seconds), here)
     )
 
 

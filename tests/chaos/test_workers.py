@@ -12,9 +12,10 @@ import pytest
 from farm.broker import keys
 from farm.broker.celery_app import TASK, make_celery
 from farm.envelope import load_key, seal
-from farm.model import CellOrder, RunState
+from farm.judge import judge
+from farm.model import CellOrder, Decision, Gate, Measuring, RunState
 from tests.chaos.conftest import Fleet, until
-from tests.evidence import cell
+from tests.evidence import cell, plan, tier
 
 pytestmark = pytest.mark.chaos
 
@@ -35,6 +36,26 @@ def test_two_workers_on_one_machine_never_measure_at_once(fleet: Fleet) -> None:
     spans = sorted((s["at"], e["at"]) for s, e in zip(fleet.lines("start"), fleet.lines("end"), strict=True))
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
     assert len({line["pid"] for line in fleet.lines()}) == 2
+
+
+def test_what_one_machine_accuses_another_of_its_class_measures_again(fleet: Fleet) -> None:
+    fleet.start_worker("blue")
+    of = cell(case="slow-on-blue", measuring=Measuring(confirming=6))
+    limits = tier(required=(Gate.CORRECTNESS, Gate.LATENCY))
+    fleet.seconds.write_text("2")
+    run = fleet.client.submit(plan([of], [limits]))
+    fleet.wait_for_start()
+    fleet.start_worker("red")
+    until(lambda: len(fleet.client.presences()) == 2, "the second worker")
+    assert fleet.wait(run) is RunState.COMPLETE
+    found = fleet.evidence(run)
+    assert [[result.host.name for result in answers] for answers in (found.results, found.elsewhere)] == [
+        ["blue"],
+        ["red"],
+    ]
+    (row,) = judge(found).rows
+    assert (row.decision, row.decided_by) == (Decision.DEFER, Gate.LATENCY)
+    assert "not confirmed on red" in row.reason
 
 
 def test_a_worker_killed_in_mid_cell_loses_it_to_another_and_it_counts_once(fleet: Fleet) -> None:

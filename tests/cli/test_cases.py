@@ -242,7 +242,7 @@ def test_a3_seven_of_fifty_that_ran_defer_and_are_counted_first() -> None:
     assert (judgement.coverage.cells, judgement.coverage.comparable, judgement.coverage.not_run) == (50, 7, 43)
     assert judgement.tiers[0].decision is Decision.DEFER
     assert judgement.tiers[0].would is None
-    assert judgement.tiers[0].keep_apart == ()
+    assert judgement.tiers[0].kept_apart == ()
 
 
 def test_a4_backends_that_nobody_asked_for_read_not_requested() -> None:

@@ -18,7 +18,7 @@ from farm.errors import Incomplete
 from farm.judge import judge
 from farm.model import RunState
 from farm.settings import Home, Settings
-from farm.store import LEFT_OUT, Store
+from farm.store import SKIPPED, Store
 from tests import evidence as made
 from tests.cli.conftest import Farm
 from tests.farm.test_aggregator_stages import GATES, SINGLE, Coordinator, slower
@@ -51,13 +51,13 @@ def test_who_does_not_stay_requires_nothing(farm: Farm, farm_server: str) -> Non
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_run_that_is_handed_over_prints_its_id_and_the_way_back(
-    as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     plan = in_stages()
     monkeypatch.setattr(submit, "FarmClient", lambda _: SimpleNamespace(submit=lambda _: "r-1"))
     monkeypatch.setattr(submit, "wait_for_hosts", lambda _: [made.HOST])
     monkeypatch.setattr(submit, "plan_for", lambda *_: plan)
-    asked = SimpleNamespace(settings=SimpleNamespace(url="redis://x"))
+    asked = SimpleNamespace(settings=SimpleNamespace(url="redis://x"), home=Home(tmp_path))
     submit._hand_over(cast(Any, asked), as_json, waits=False)
     said = capsys.readouterr()
     if as_json:
@@ -121,11 +121,11 @@ def test_a_window_that_ended_early_is_complete(coordinator: Coordinator) -> None
     assert submit.exit_code(evidence, judge(evidence), None) == 0
 
 
-def test_lines_name_the_stage_when_it_begins_and_cells_that_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_name_the_stage_when_it_begins_and_cells_that_are_skipped(capsys: pytest.CaptureFixture[str]) -> None:
     lines = _Lines(0.0)
     for number, name in ((1, "single"), (1, "single"), (2, "gates")):
-        lines.show([CellState(GATES[0], LEFT_OUT, "not run")], [], f"stage {number} of 3, {name}: 0 of 2 cells")
+        lines.show([CellState(GATES[0], SKIPPED, "stage 1 ended")], [], f"stage {number} of 3, {name}: 0 of 2 cells")
     said = capsys.readouterr().err
     assert said.count("stage 1 of 3, single: 0 of 2 cells\n") == 1
     assert said.count("stage 2 of 3, gates: 0 of 2 cells\n") == 1
-    assert f"{GATES[0]}: left out not run" in said
+    assert f"{GATES[0]}: skipped stage 1 ended" in said

@@ -114,14 +114,14 @@ def test_a_cell_that_was_given_up_is_over_too(coordinator: Coordinator) -> None:
     assert coordinator.out()
 
 
-def test_what_nobody_needs_any_more_is_left_out_and_the_run_is_complete(coordinator: Coordinator) -> None:
+def test_what_nobody_needs_any_more_is_skipped_and_the_run_is_complete(coordinator: Coordinator) -> None:
     coordinator.answer(SINGLE, slower)
     coordinator.farm.tick()
-    assert {coordinator.states()[cell] for cell in (*GATES, *CANARY)} == {"left out"}
+    assert {coordinator.states()[cell] for cell in (*GATES, *CANARY)} == {"skipped"}
     evidence = coordinator.farm.store.evidence(coordinator.run)
     assert (evidence.state, evidence.unfinished, evidence.still_open) == (RunState.COMPLETE, {}, ())
-    assert set(evidence.left_out) == {*GATES, *CANARY}
-    assert evidence.left_out[GATES[0]].startswith("not run, stage 1 of 3, single, ended with serving: ")
+    assert set(evidence.skipped) == {*GATES, *CANARY}
+    assert evidence.skipped[GATES[0]].startswith("stage 1 of 3, single, ended with serving: ")
 
 
 def test_what_is_over_can_be_read_while_the_rest_goes_on(coordinator: Coordinator) -> None:

@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.decision import PRECEDENCE, RowKey, decide_row, effect, required_gates, worst
-from farm.model import CellVerdicts, Decision, DecisionRow, Figure, Gate, Question, Status, Tier, Verdict
+from farm.model import (
+    CellVerdicts,
+    Decision,
+    DecisionRow,
+    Figure,
+    Gate,
+    PlannedWorkload,
+    Question,
+    Status,
+    Tier,
+    Verdict,
+)
 from tests.evidence import GATES, tier
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "decision-rule.md"
@@ -56,18 +67,20 @@ def decide(
     aa: bool = False,
     alarmed: bool = False,
     question: Question = Question.VERSION,
-    production: Sequence[str] = (),
+    **planned: object,
 ) -> DecisionRow:
+    """``planned`` is what the matrix says of the workload; somebody answers for it unless it says otherwise."""
     path = "new" if question is Question.FEATURE else ""
     key = RowKey(question, "block", path, "cpu", "serving")
-    return decide_row(key, cells, limits or tier(), separable=separable, aa=aa, alarmed=alarmed, production=production)
+    asked = PlannedWorkload.model_validate({"owner": "ada"} | planned)
+    return decide_row(key, cells, limits or tier(), separable=separable, aa=aa, alarmed=alarmed, planned=asked)
 
 
 # -- the table -----------------------------------------------------------------------------------------------------
 
 
 def table_rows() -> list[list[str]]:
-    lines = PAGE.read_text().split("## The table")[1].splitlines()
+    lines = PAGE.read_text().split("## The table")[1].split("## ")[0].splitlines()
     rows = [[part.strip().strip("`") for part in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     assert rows[0] == ["verdict", "question", "gate", "tier", "effect"]
     return rows[2:]
@@ -198,10 +211,11 @@ def test_a_prototype_with_wrong_results_is_not_isolated_where_the_tier_asks_for_
 
 def test_one_production_shape_does_not_stand_for_another() -> None:
     found = passing()
-    assert decide(found, production=(found.case,)).decision is Decision.ADOPT
-    row = decide(found, production=(found.case, "train-large"))
+    assert decide(found, production_cases=(found.case,)).decision is Decision.ADOPT
+    row = decide(found, production_cases=(found.case, "train-large"))
     assert (row.decision, row.would) == (Decision.DEFER, Decision.ADOPT)
     assert row.reason == "production shapes untested"
+    assert row.would_change == "train-large of block measured on cpu, with the same verdicts"
 
 
 @pytest.mark.parametrize("status", [Status.UNTESTED, Status.INCONCLUSIVE])
@@ -285,6 +299,73 @@ def test_a_prototype_earns_isolate_at_best_and_only_with_right_results() -> None
     assert decide(wrong, separable=True).decision is Decision.DEFER
     held = decide(passing(track="prototype", production_shape=False))
     assert (held.decision, held.would) == (Decision.DEFER, Decision.ISOLATE)
+
+
+def test_a_prototype_that_nobody_answers_for_stays_at_defer() -> None:
+    for separable, but in ((False, {}), (True, {Gate.LATENCY: Status.FAIL})):
+        row = decide(passing(track="prototype", but=but), separable=separable, owner="")
+        assert (row.decision, row.would, row.decided_by) == (Decision.DEFER, Decision.ISOLATE, None)
+        assert row.reason == "prototype without an owner: nobody would answer for it"
+        assert row.would_change == "an owner of block in the matrix"
+    assert decide(passing(), owner="").decision is Decision.ADOPT
+
+
+def test_a_prototype_whose_kernels_the_team_maintains_is_adopted_like_other_work() -> None:
+    row = decide(passing(track="prototype"))
+    assert row.would_change == "maintains = true for block in the matrix, where ada maintains its kernels"
+    assert decide(passing(track="prototype"), maintains=True).decision is Decision.ADOPT
+    held = decide(passing(track="prototype", production_shape=False), maintains=True)
+    assert (held.decision, held.would) == (Decision.DEFER, Decision.ADOPT)
+
+
+# -- the verdict that a decision hangs on --------------------------------------------------------------------------
+
+
+def with_figure(found: CellVerdicts, gate: Gate, status: Status, **figure: object) -> CellVerdicts:
+    told = Verdict(gate=gate, status=status, reason="words", figure=Figure(name="p50 ratio", limit=1.03, **figure))
+    return found.model_copy(update={"verdicts": tuple(told if v.gate is gate else v for v in found.verdicts)})
+
+
+def test_an_adoption_names_the_verdict_with_the_least_to_spare() -> None:
+    near = with_figure(passing(), Gate.THROUGHPUT, Status.PASS, value=1.01, high=1.02, low=1.0)
+    both = with_figure(near, Gate.LATENCY, Status.PASS, value=1.0, high=1.01, low=0.99)
+    row = decide(both)
+    assert (row.decision, row.decided_by, row.reason) == (
+        Decision.ADOPT,
+        Gate.THROUGHPUT,
+        "every required gate passes",
+    )
+    assert row.would_change == "throughput of block/infer@cpu beyond its limit (+3.0 %): it is +1.0 % [+0.0 %, +2.0 %]"
+    assert row.figure is not None
+
+
+def test_an_adoption_that_forgives_doubt_names_it() -> None:
+    doubtful = with_figure(passing(), Gate.LATENCY, Status.INCONCLUSIVE, value=1.01, high=1.05, low=0.99)
+    row = decide(doubtful, limits=tier(may_be_inconclusive=(Gate.LATENCY,)))
+    assert (row.decision, row.decided_by) == (Decision.ADOPT, Gate.LATENCY)
+    assert row.reason == "every required gate passes; of latency the tier forgives the doubt"
+    assert row.would_change.startswith("latency of block/infer@cpu beyond its limit (+3.0 %)")
+
+
+def test_what_holds_a_row_back_is_what_would_change_it() -> None:
+    near = with_figure(passing(production_shape=False), Gate.LATENCY, Status.PASS, value=1.0, high=1.01, low=0.99)
+    row = decide(near)
+    assert (row.decision, row.decided_by) == (Decision.DEFER, None)
+    assert row.would_change == (
+        "a case that is marked as a production shape of block measured on cpu, with the same verdicts"
+    )
+
+
+# -- what is kept apart --------------------------------------------------------------------------------------------
+
+
+def test_what_is_kept_apart_is_named_where_that_is_or_would_be_the_decision() -> None:
+    failing = {Gate.LATENCY: Status.FAIL}
+    assert decide(passing(but=failing), separable=True).kept_apart == "workload block"
+    assert decide(passing(but=failing, production_shape=False), separable=True).kept_apart == "workload block"
+    assert decide(passing(track="prototype")).kept_apart == "prototype track: block"
+    for row in (decide(passing()), decide(passing(but=failing)), decide(passing(broken_control="x"), separable=True)):
+        assert row.kept_apart == ""
 
 
 def test_what_the_candidate_fixes_is_a_warning_about_the_way_back() -> None:

@@ -57,7 +57,7 @@ def test_a_table_has_a_row_for_every_restart_with_its_unit(run: Evidence) -> Non
     [
         ("wide/infer@cpu", "candidate+flex", "out of memory: 27 GiB asked", "valid"),
         ("bad/infer@cpu", "baseline", "ok", "invalid: throttled"),
-        ("gone/infer@cpu", "candidate", "no result", "no worker"),
+        ("gone/infer@cpu", "candidate", "not run", "no worker"),
     ],
 )
 def test_what_is_no_number_is_empty_and_never_zero(

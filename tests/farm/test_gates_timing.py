@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from farm.gates import judge_gate
-from farm.model import ArmResult, ArmTiming, Gate, Measuring, Outcome, Restart, Status, Verdict
+from farm.model import ArmResult, ArmTiming, Gate, Measuring, Outcome, Restart, Status, Tier, Verdict
 from tests.evidence import Times, ask, cell, life, memory, ok, restarts, tier, window
 
 TIMING = (Gate.LATENCY, Gate.THROUGHPUT)
 
 
 def verdict(gate: Gate, times: Times, path: str = "", **more: Any) -> Verdict:
-    limits = {name: more.pop(name) for name in list(more) if name in tier().model_fields_set}
+    limits = {name: more.pop(name) for name in list(more) if name in Tier.model_fields}
     return judge_gate(gate, ask(more.pop("arms", None), times, limits=tier(**limits), path=path, **more))
 
 
@@ -39,6 +39,46 @@ def test_the_interval_decides(gate: Gate, candidate: float | list[float], status
 def test_too_few_restarts_say_how_many_are_needed() -> None:
     found = verdict(Gate.LATENCY, {"candidate": [9.0] * 5})
     assert found.reason == "p50 -10.0 % after 5 restarts (restarts used up); an interval needs 6"
+
+
+# -- drift ---------------------------------------------------------------------------------------------------------
+
+WARMING = [10.0, 10.1, 10.3, 10.6, 10.8, 11.0]
+
+
+@pytest.mark.parametrize("gate", TIMING)
+def test_no_time_is_judged_where_the_control_arm_drifted_further_than_the_tier_allows(gate: Gate) -> None:
+    both = {"baseline": WARMING, "candidate": WARMING}
+    found = verdict(gate, both, drift_ratio=1.05)
+    assert found.status is Status.UNTESTED
+    assert found.reason == "invalid: baseline, the control arm, drifted by +8.5 % over the cell: beyond the limit"
+    assert found.figure is not None
+    assert (found.figure.name, found.figure.limit) == ("drift ratio", 1.05)
+    # A machine that cools down has moved as far.
+    cooling = {name: times[::-1] for name, times in both.items()}
+    assert verdict(gate, cooling, drift_ratio=1.05).reason.startswith(
+        "invalid: baseline, the control arm, drifted by -"
+    )
+    assert verdict(gate, both, drift_ratio=1.10).status is Status.PASS
+    assert verdict(gate, both).status is Status.PASS
+
+
+def test_it_is_the_control_arm_that_should_not_have_moved() -> None:
+    # A candidate that becomes slower by itself is what is judged.
+    assert verdict(Gate.LATENCY, {"candidate": WARMING}, drift_ratio=1.05).status is not Status.UNTESTED
+    # Of the feature question it is the old path on the candidate.
+    times = {"candidate": WARMING, "candidate+new": [t * 0.8 for t in WARMING]}
+    found = verdict(Gate.LATENCY, times, path="new", drift_ratio=1.05)
+    assert found.reason.startswith("invalid: candidate, the control arm, drifted")
+
+
+def test_scatter_is_no_drift_and_a_few_restarts_show_none() -> None:
+    scattered = [10.0, 11.0, 10.1, 10.9, 11.1, 10.2]
+    assert (
+        verdict(Gate.LATENCY, {"baseline": scattered, "candidate": scattered}, drift_ratio=1.01).status is Status.PASS
+    )
+    few = {"baseline": WARMING[:5], "candidate": WARMING[:5]}
+    assert verdict(Gate.LATENCY, few, drift_ratio=1.01).status is Status.INCONCLUSIVE
 
 
 def test_the_tail_is_judged_beside_the_median() -> None:

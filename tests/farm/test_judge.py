@@ -221,7 +221,7 @@ def test_results_of_cells_that_the_plan_does_not_have_are_not_counted() -> None:
 def test_a_cell_without_a_result_says_why() -> None:
     made = evidence([(BLOCK, None), (ATTENTION, result(ATTENTION))], unfinished={BLOCK.id: "lost three times"})
     row = judge(made).rows[0]
-    assert (row.decision, row.reason) == (Decision.DEFER, "untested: lost three times")
+    assert (row.decision, row.reason) == (Decision.DEFER, "untested: not run: lost three times")
 
 
 def test_every_cell_missing_on_the_candidate_is_counted_and_deferred() -> None:
@@ -261,7 +261,7 @@ def slow_run(*slow: Cell, fine: tuple[Cell, ...] = (), **more: Any) -> Judgement
 def test_exactly_one_failing_workload_is_kept_apart() -> None:
     judgement = slow_run(BLOCK, fine=(ATTENTION,))
     assert [row.decision for row in judgement.rows] == [Decision.ISOLATE, Decision.ADOPT]
-    assert (decided(judgement), judgement.tiers[0].keep_apart) == (Decision.ISOLATE, ("block",))
+    assert (decided(judgement), judgement.tiers[0].kept_apart) == (Decision.ISOLATE, ("workload block",))
 
 
 def test_several_cases_of_one_workload_are_one_thing() -> None:
@@ -298,9 +298,40 @@ def test_in_service_it_is_rolled_back() -> None:
 
 
 def test_a_prototype_is_isolated_at_best() -> None:
-    judgement = judge(run_of(cell("cutedsl", track="prototype"), BLOCK))
+    mine = {"cutedsl": PlannedWorkload(owner="ada"), "block": PlannedWorkload()}
+    judgement = judge(run_of(cell("cutedsl", track="prototype"), BLOCK, workloads=mine))
     assert decided(judgement) is Decision.ISOLATE
-    assert judgement.tiers[0].keep_apart == ("cutedsl",)
+    assert judgement.tiers[0].kept_apart == ("prototype track: cutedsl",)
+
+
+def test_a_prototype_is_no_reason_against_keeping_another_workload_apart() -> None:
+    mine = {name: PlannedWorkload(owner="ada") for name in ("cutedsl", "block", "attention")}
+    cells = [(cell("cutedsl", track="prototype"), {}), (BLOCK, {"candidate": 12.0}), (ATTENTION, {})]
+    judgement = judge(evidence([(of, result(of, times=times)) for of, times in cells], workloads=mine))
+    assert decided(judgement) is Decision.ISOLATE
+    assert judgement.tiers[0].kept_apart == ("prototype track: cutedsl", "workload block")
+
+
+def test_a_tier_names_the_verdict_that_decided_it_and_what_would_change_it() -> None:
+    judgement = slow_run(BLOCK, fine=(ATTENTION,))
+    (found,) = judgement.tiers
+    assert (found.decided_by, found.cell_id) == (judgement.rows[0].decided_by, BLOCK.id)
+    assert found.would_change == judgement.rows[0].would_change
+    assert "latency of block/infer@cpu within its limit (+3.0 %): it is +20.0 %" in found.would_change
+    unserved = judge(run_of(BLOCK, tiers=(tier(backends=("cpu", "cuda")),), unserved_backends={"cuda": "no worker"}))
+    assert (unserved.tiers[0].decided_by, unserved.tiers[0].would_change) == (None, "a worker with backend cuda")
+    nothing = judge(run_of()).tiers[0]
+    assert nothing.would_change == "a case on cpu in suite standard"
+
+
+def test_a_path_that_earns_nothing_is_named_where_the_version_can_be_moved_to() -> None:
+    featured = cell("block", features=("new",))
+    for times, apart in (({"candidate+new": 12.0}, "path new of block"), ({"candidate+new": 5.0}, "")):
+        judgement = judge(evidence([(featured, result(featured, times=times))]))
+        assert features(judgement)[0].kept_apart == apart
+        assert judgement.tiers[0].kept_apart == ()
+    both = judge(evidence([(featured, result(featured, times={"candidate": 20.0, "candidate+new": 30.0}))]))
+    assert features(both)[0].kept_apart == ""
 
 
 # -- features ------------------------------------------------------------------------------------------------------

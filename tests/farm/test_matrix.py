@@ -12,6 +12,7 @@ import pytest
 from farm.errors import EXIT_USAGE, UsageError
 from farm.matrix import Matrix, load_matrix
 from farm.model import Backend, Decision, Gate
+from farm.plan import planned_workloads
 from farm.statistics import least_restarts
 
 SHIPPED = (files("farm") / "default_matrix.toml").read_text()
@@ -385,3 +386,89 @@ def test_the_digest_changes_with_the_source_and_the_name_of_a_workload(write: Wr
     changed = load_matrix(first.path)
     renamed = write((FLEX, 'name = "ours"\nfile = "own.py"'))
     assert len({first.digest, changed.digest, load_matrix(renamed).digest}) == 3
+
+
+# -- who answers for a workload ------------------------------------------------------------------------------------
+
+
+def test_an_owner_and_the_upkeep_of_kernels_are_read_and_hashed(write: Write) -> None:
+    owned = load_matrix(write((FLEX, f'{FLEX}\nowner = "ada@example.org"')))
+    kept = load_matrix(write((FLEX, f'{FLEX}\nowner = "ada@example.org"\nmaintains = true')))
+    flex = next(workload for workload in kept.workloads if workload.spec.name == "flex_attention")
+    assert (flex.owner, flex.maintains) == ("ada@example.org", True)
+    assert planned_workloads(kept)["flex_attention"].maintains
+    assert planned_workloads(owned)["flex_attention"].owner == "ada@example.org"
+    assert len({load_matrix().digest, owned.digest, kept.digest}) == 3
+
+
+def test_kernels_that_nobody_owns_are_maintained_by_nobody(write: Write) -> None:
+    words = "workload[flex_attention].maintains: who maintains its kernels? add an owner"
+    assert words in refusal(write((FLEX, f"{FLEX}\nmaintains = true")))
+
+
+def test_caveats_of_a_workload_are_read_and_hashed(write: Write) -> None:
+    told = load_matrix(write((FLEX, f'{FLEX}\ncaveats = ["masks are synthetic"]')))
+    assert [w.caveats for w in told.workloads if w.spec.name == "flex_attention"] == [("masks are synthetic",)]
+    assert told.digest != load_matrix().digest
+
+
+# -- waivers -------------------------------------------------------------------------------------------------------
+
+WAIVER = """
+[[waiver]]
+tier = "serving"
+workload = "flex_attention"
+backend = "cpu"
+gate = "latency"
+owner = "ada@example.org"
+reason = "the new kernels come in September"
+expires = 2026-12-31
+"""
+FIRST_STAGE = '[[stage]]\nname = "single"'
+
+
+def waived(write: Write, *changes: tuple[str, str]) -> Path:
+    text = WAIVER
+    for old, new in changes:
+        assert old in text, old
+        text = text.replace(old, new)
+    return write((FIRST_STAGE, f"{text}\n{FIRST_STAGE}"))
+
+
+def test_a_waiver_is_read_and_hashed(write: Write) -> None:
+    matrix = load_matrix(waived(write))
+    (found,) = matrix.waivers
+    assert (found.subject, found.expires) == ("serving: latency of flex_attention/* on cpu", "2026-12-31")
+    other = load_matrix(waived(write, ("2026-12-31", "2027-01-31")))
+    assert len({matrix.digest, other.digest, load_matrix().digest}) == 3
+
+
+@pytest.mark.parametrize("key", ["owner", "reason", "expires", "gate", "tier", "workload", "backend"])
+def test_a_waiver_without_one_of_its_parts_is_refused(write: Write, key: str) -> None:
+    line = next(line for line in WAIVER.splitlines() if line.startswith(key))
+    assert f"waiver[0].{key}: Field required" in refusal(waived(write, (line, "")))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"ada@example.org"', '" "', "owner: a waiver needs an owner, a reason and an expiry; this one is empty"),
+        ("2026-12-31", '"2026-12-31"', "expires: '2026-12-31' is no day; write 2026-12-31, without quotes"),
+        ("2026-12-31", "2026-12-31T10:00:00", "is no day; write 2026-12-31, without quotes"),
+        ('"latency"', '"speed"', "gate: unknown gate 'speed'; allowed are correctness"),
+        ('"latency"', '"throughput"', "gate: tier serving does not require throughput, so there is nothing to waive"),
+        ('"serving"', '"sales"', "tier: unknown tier 'sales'; allowed are research, training, serving, finetune"),
+        ('"flex_attention"', '"flex"', "workload: tier serving runs no workload 'flex'; allowed are transformer_block"),
+        ('"cpu"', '"mps"', "backend: tier serving asks nothing of flex_attention on 'mps'; allowed are cpu, cuda"),
+        ('backend = "cpu"', 'backend = "cpu"\ncase = "nothing-*"', "case: 'nothing-*' is no case of flex_attention"),
+        (
+            'workload = "flex_attention"',
+            'workload = "transformer_block"\nquestion = "feature"',
+            "question: transformer_block has no features",
+        ),
+        ('gate = "latency"', 'gate = "latency"\nuntil = "ever"', "unknown key; allowed are backend, case, expires"),
+        (WAIVER, WAIVER + WAIVER, "waiver[1]: it is there twice; keep the one that holds"),
+    ],
+)
+def test_a_waiver_that_could_never_be_needed_is_refused(write: Write, old: str, new: str, words: str) -> None:
+    assert words in refusal(waived(write, (old, new)))

@@ -323,6 +323,14 @@ def test_a_workload_that_names_its_backends_runs_nowhere_else(changed: Callable[
     assert alone.unserved_backends["distributed"] == "no workload of the matrix runs there"
 
 
+def test_the_caveats_of_a_workload_are_those_of_its_cells_and_hashed_with_them(changed: Callable[..., Matrix]) -> None:
+    told = planned(changed(('name = "flex_attention"', 'name = "flex_attention"\ncaveats = ["masks are synthetic"]')))
+    caveats = {cell.workload: cell.caveats for cell in told.cells if cell.kind == "measure"}
+    assert caveats["flex_attention"] == ("masks are synthetic",)
+    assert caveats["transformer_block"] == ()
+    assert told.plan_digest != planned().plan_digest
+
+
 def test_the_frozen_plan_holds_what_will_judge_it() -> None:
     matrix, plan = load_matrix(), planned()
     assert (plan.tiers, plan.caveats, plan.matrix_digest) == (matrix.tiers, matrix.caveats, matrix.digest)

@@ -48,7 +48,7 @@ from farm.report.html import to_html
 from farm.report.markdown import to_markdown
 from farm.report.table import decision_table, summary
 from farm.report.text import anchor, figure_text
-from farm.report.view import coverage_head, decision_views, report_view
+from farm.report.view import decision_views, report_view
 from tests import evidence as made
 
 HOST = Host(
@@ -328,8 +328,8 @@ def test_names_that_differ_have_anchors_that_differ() -> None:
 
 
 def test_coverage_is_told_before_any_decision(evidence: Evidence, judgement: Judgement) -> None:
-    head = "5 cells: 2 comparable, 1 invalid, 1 missing on the candidate, 1 not run"
-    assert coverage_head(judgement.coverage) == head
+    head = "2 of 5 comparable, 1 missing on the candidate, 1 invalid, 1 not run"
+    assert judgement.coverage.head == head
     text = summary(evidence, judgement)
     assert text.index(head) < text.index("decided by")
     assert "untested backends: cuda (no worker)" in text
@@ -353,6 +353,61 @@ def test_tiers_that_decide_differently_keep_their_rows(judgement: Judgement) -> 
     assert [(v.tiers, v.decision) for v in block] == [("serving", "defer (would adopt)"), ("research", "adopt")]
 
 
+def test_what_would_change_a_shared_row_is_said_for_each_tier_whose_limit_differs() -> None:
+    of = made.cell()
+    limits = [made.tier(name, p50_ratio=limit, required=(Gate.LATENCY,)) for name, limit in (("a", 1.03), ("b", 1.04))]
+    found = made.evidence([(of, made.result(of, times={"candidate": 12.0}))], *limits)
+    (view,) = decision_views(judge(found).rows)
+    assert view.tiers == "a, b"
+    words = "latency of block/infer@cpu within its limit (+{}.0 %): it is +20.0 % [+20.0 %, +20.0 %]"
+    assert view.would_change == f"a: {words.format(3)}; b: {words.format(4)}"
+
+
+def test_every_format_says_what_is_kept_apart_and_what_would_change_a_tier() -> None:
+    slow, fine = made.cell("slow", features=("new",)), made.cell("fine", features=("new",))
+    lags = {"candidate+new": 10.0}
+    given = [(slow, made.result(slow, times={"candidate": 12.0})), (fine, made.result(fine, times=lags))]
+    found = made.evidence(given, made.tier(required=(Gate.LATENCY,)))
+    judged = judge(found)
+    assert [row.kept_apart for row in judged.rows] == ["workload slow", "", "", "path new of fine"]
+    for text in (summary(found, judged, width=None), to_markdown(found, judged), to_html(found, judged)):
+        assert "path new of fine" in text
+        assert "workload slow" in text
+        assert "latency of slow/infer@cpu within its limit (+3.0 %)" in text
+    assert "; kept apart: workload slow; what would change it: latency of" in summary(found, judged, width=None)
+
+
+def test_caveats_written_before_the_run_stand_beside_every_decision() -> None:
+    masked = made.cell("masked", features=("new",), caveats=("masks are synthetic",))
+    found = made.run_of(
+        masked,
+        made.cell("plain"),
+        tiers=(made.tier(backends=("cpu", "cuda")),),
+        unserved_backends={"cuda": "no worker"},
+        caveats=("hardware: as measured",),
+    )
+    judged = judge(found)
+    said = {(row.workload, row.path): row.caveats for row in judged.rows}
+    everywhere = ("hardware: as measured",)
+    assert said == {
+        ("masked", ""): ("masks are synthetic", *everywhere),
+        ("masked", "new"): ("masks are synthetic", *everywhere),
+        ("plain", ""): everywhere,
+        ("(all)", ""): everywhere,
+    }
+    table = summary(found, judged, width=None)
+    (row,) = [line for line in table.splitlines() if line.startswith("masked  ")]
+    assert row.endswith("; caveat: masks are synthetic")
+    assert table.count("caveat of every decision: hardware: as measured") == 1
+    assert table.count("masks are synthetic") == 2
+    text = to_markdown(found, judged).split("## Decisions")[1].split("## Cell")[0]
+    assert "caveat: masks are synthetic |" in text
+    assert "written down before the run:\n\n- hardware: as measured" in text
+    page = to_html(found, judged).split('<h2 id="decisions">')[1].split("</section>")[0]
+    assert page.count("Caveat: masks are synthetic") == 2
+    assert page.count("<li>hardware: as measured</li>") == 1
+
+
 def test_the_table_fits_the_width_that_is_asked_for(evidence: Evidence, judgement: Judgement) -> None:
     table = decision_table(evidence, judgement, width=120)
     assert max(map(len, table.splitlines())) <= 120
@@ -373,8 +428,8 @@ def test_a_run_without_any_answer_still_has_a_report(evidence: Evidence) -> None
         update={"results": (), "unfinished": {cell.id: reason for cell in evidence.plan.cells}}
     )
     judged = judge(nothing)
-    assert "5 cells: 0 comparable, 5 not run" in summary(nothing, judged)
-    assert f"no result: {reason}" in to_markdown(nothing, judged)
+    assert "0 of 5 comparable, 5 not run" in summary(nothing, judged)
+    assert f"not run: {reason}" in to_markdown(nothing, judged)
     Page(to_html(nothing, judged))
     assert decision_table(nothing, judged.model_copy(update={"rows": ()}), width=120).startswith("workload")
 
@@ -410,7 +465,7 @@ def test_the_summary_says_tiers_alarms_and_how_to_reproduce(evidence: Evidence, 
     assert "serving: defer, " in text
     assert "alarm: asymmetry: 8 cells are slower" in text
     assert "farm submit --candidate 2.13.0 --baseline 2.12.1 --matrix 'our matrix.toml'" in text
-    assert "no result: lost/infer-fp32@cpu: no worker for bench.cpu" in text
+    assert "not run: lost/infer-fp32@cpu: no worker for bench.cpu" in text
 
 
 def test_a_reason_cannot_colour_a_terminal(evidence: Evidence, judgement: Judgement) -> None:
@@ -527,7 +582,7 @@ def test_the_page_says_what_the_table_says(page: str) -> None:
     assert "torch 2.13.0 -&gt; 2.12.1" in page
     assert "triton 3.6.0 -&gt; 3.7.0" in page
     assert "a kernel without a deterministic form" in page
-    assert "no result: no worker for bench.cpu" in page
+    assert "not run: no worker for bench.cpu" in page
 
 
 def test_pictures_have_words_and_tables_have_scopes(page: str) -> None:

@@ -31,7 +31,7 @@ from farm.rejudging import rejudge
 from farm.report.html import to_html
 from farm.report.markdown import to_markdown
 from farm.report.table import summary
-from farm.stages import evidence_before, left_out, service_tiers, staged, standing_words, window_of
+from farm.stages import evidence_before, service_tiers, skipped, staged, standing_words, window_of
 from tests import evidence as made
 from tests.farm.test_plan import MATRIX, build, host
 
@@ -217,7 +217,7 @@ def test_a_gate_that_a_later_stage_asks_is_untested_until_it_has_run_and_never_w
     found = judge(run_of(plan, answers(plan, ["single"])))
     (row, _) = (row for row in found.rows if row.tier == "serving")
     assert row.decision is Decision.DEFER
-    assert row.reason == "untested: stage 2 of 3, gates, has not begun"
+    assert row.reason == "untested: not run: stage 2 of 3, gates, has not begun"
     assert row.decided_by is Gate.COMPILE_EXPORT
     assert row.cell_id == "gates/block-infer@cpu"
     assert said(found, "single") == {"serving": "go on"}
@@ -281,7 +281,7 @@ def test_other_limits_judge_the_canary_too() -> None:
 
 def needless(plan: Plan, number: int, results: Sequence[CellResult]) -> dict[str, str]:
     before = evidence_before(run_of(plan, results), number)
-    return left_out(plan, judge(before), number)
+    return skipped(plan, judge(before), number)
 
 
 def slow(plan: Plan, *names: str) -> dict[str, CellResult]:
@@ -294,8 +294,7 @@ def test_where_every_tier_has_failed_nothing_of_a_later_stage_is_measured() -> N
     found = needless(plan, 1, results)
     assert set(found) == {cell.id for cell in plan.cells if cell.stage == "gates"}
     assert all(
-        words.startswith("not run, stage 1 of 3, single, ended with serving: block on cpu: fail")
-        for words in found.values()
+        words.startswith("stage 1 of 3, single, ended with serving: block on cpu: fail") for words in found.values()
     )
     assert set(needless(plan, 2, results)) == {cell.id for cell in plan.cells if cell.stage == "canary"}
 
@@ -357,17 +356,17 @@ def test_the_window_stands_where_its_first_open_cell_is() -> None:
 def test_every_report_shows_each_stage_with_what_it_decided(write: Callable[[Evidence, Judgement], str]) -> None:
     plan = in_stages()
     results = answers(plan, ["single"], **slow(plan, "block", "other"))
-    gone = {cell.id: "not run, stage 1 of 3 ended" for cell in plan.cells if cell.stage != "single"}
-    evidence = run_of(plan, results, state=RunState.COMPLETE, unfinished={}, still_open=(), left_out=gone)
+    gone = {cell.id: "stage 1 of 3 ended" for cell in plan.cells if cell.stage != "single"}
+    evidence = run_of(plan, results, state=RunState.COMPLETE, unfinished={}, still_open=(), skipped=gone)
     text = " ".join(write(evidence, judge(evidence)).replace("**", "").split())
     for words in (
         "stage 1 of 3, single",
         "complete, 2 of 2 cells",
         "sources: done; baseline 2.12.1+cpu sha256",
         "baseline capture: done; 2 of 2 cells hold the baseline",
-        "left out, 0 of 3 cells, 3 left out",
+        "skipped, 0 of 3 cells, 3 skipped",
         "5 % of serving",
-        "canary/block-infer@cpu: not run, stage 1 of 3 ended",
+        "skipped: canary/block-infer@cpu: stage 1 of 3 ended",
     ):
         assert words in text
 

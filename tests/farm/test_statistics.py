@@ -17,6 +17,7 @@ from farm.statistics import (
     Interval,
     Quantity,
     block_medians,
+    drift,
     hodges_lehmann,
     is_steady,
     least_restarts,
@@ -346,3 +347,20 @@ def test_one_cloud_is_not_two_modes(values: list[float]) -> None:
 def test_calm_noise_is_hardly_ever_taken_for_two_modes() -> None:
     draws = np.random.default_rng(20260704).normal(0, 0.006, (500, 12))
     assert sum(two_modes(np.exp(row)) is not None for row in draws) == 0
+
+
+# -- drift -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_drift_is_a_change_in_order_from_the_first_third_to_the_last() -> None:
+    assert drift([10.0, 10.1, 10.3, 10.6, 10.8, 11.0]) == pytest.approx(10.9 / 10.05, rel=1e-3)
+    assert drift([11.0, 10.8, 10.6, 10.3, 10.1, 10.0]) == pytest.approx(10.05 / 10.9, rel=1e-3)
+    assert drift([10.0, 11.0, 10.1, 10.9, 11.1, 10.2]) == 1.0
+    assert drift([10.0, 10.1, 10.3, 10.6, 10.8]) == 1.0
+    assert drift([10.0] * 12) == 1.0
+
+
+def test_a_machine_that_stands_still_seldom_drifts() -> None:
+    generator = np.random.default_rng(20260701)
+    moved = [drift(generator.lognormal(0.0, 0.02, 6).tolist()) != 1.0 for _ in range(4000)]
+    assert 0.04 < np.mean(moved) < 0.13

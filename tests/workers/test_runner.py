@@ -233,7 +233,6 @@ def test_a_nan_is_handed_over_as_one_and_the_oracle_has_none(asked: Asked) -> No
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        ("weights", "it changes layer.weight, layer.bias, and so output 'y'"),
         ("input", "it changes x_NK, and so output 'y'"),
         ("grows", "output 'y' is float32 (8, 8) in step 1 and float32 (16, 8) in step 2"),
     ],
@@ -247,7 +246,12 @@ def test_a_step_that_does_other_work_each_time_is_refused_by_name(asked: Asked, 
 
 @pytest.mark.parametrize(
     ("path", "warnings"),
-    [("steady", []), ("counts", ["a step changes seen"]), ("draws", ["a step draws random numbers"])],
+    [
+        ("steady", []),
+        ("weights", ["a step trains layer.weight, layer.bias"]),
+        ("counts", ["a step changes seen"]),
+        ("draws", ["a step draws random numbers"]),
+    ],
 )
 def test_what_a_step_leaves_behind_without_other_work_is_told(asked: Asked, path: str, warnings: list[str]) -> None:
     asked.set_up("unsteady", path)

@@ -40,7 +40,9 @@ def examine(work: Work, request: Mapping[str, Any]) -> dict[str, Any]:
     reply["faults_per_step"] = faults_per_step(work) if request.get("faults") else None
     if request["oracle"]:
         first = next(iter(work.kind.paths))
-        reply["oracle"] = write_all(work.step(work.fresh(first, oracle=True), "cpu"), folder, "oracle")
+        oracle = work.step(work.fresh(first, oracle=True), "cpu")
+        reply["warnings"] += _imprecise(oracle)
+        reply["oracle"] = write_all(oracle, folder, "oracle")
     reply["path_ran"] = work.workload.path_ran()
     reply["memory"] = memory_of(work) if request["memory"] else None
     reply["trace"] = _trace(work, folder, reply["warnings"]) if request.get("trace") else None
@@ -78,6 +80,15 @@ def _drill(work: Work) -> dict[str, Any] | None:
         result, ran = "failed", f"{type(error).__name__}: {str(error)[:300]}"
         took_ns = time.perf_counter_ns() - began
     return {"how": how, "result": result, "ran": ran, "took_ns": took_ns}
+
+
+def _imprecise(oracle: Mapping[str, torch.Tensor]) -> list[str]:
+    """Return which outputs of an oracle are not float64: a step that casts by itself judges itself."""
+    names = sorted(name for name, value in oracle.items() if value.is_floating_point() and value.dtype != torch.float64)
+    if not names:
+        return []
+    dtype = str(oracle[names[0]].dtype).removeprefix("torch.")
+    return [f"the oracle is no more precise than the work: '{names[0]}' is {dtype} in it"]
 
 
 def _trace(work: Work, folder: Path, said: list[str]) -> dict[str, Any] | None:

@@ -46,6 +46,8 @@ class Work:
     def fresh(self, path: str | None = None, *, oracle: bool = False) -> Workload:
         """Return a new instance, set up from the same seed: the same weights and inputs, bit for bit."""
         self.reseed()
+        # Steps are told by their number since the set-up.
+        self.steps = 0
         workload = self.kind()
         # One oracle for all backends; MPS has no float64.
         workload.setup(self.parameters, path or self.path, torch.device("cpu") if oracle else self.device)
