@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.nn import functional as F
@@ -26,6 +26,8 @@ from workloads.contract import FellBack, Unsupported, Workload
 
 #: Kernels of the unfused path, which materialises all scores: none may appear in a compiled FlexAttention.
 UNFUSED = {"aten::bmm", "aten::softmax", "aten::_softmax", "aten::_safe_softmax", "aten::logsumexp"}
+#: How lowering says that it has no kernel for what was asked: under a crash's name, an answer all the same.
+REFUSED = ("NotImplementedError: ", "BACKEND='FLASH' but flash attention cannot be used")
 #: What MPS says when it copies to the CPU and back (TORCH.md 11).
 COPIED = "will fall back to run on the CPU"
 #: Rows of a mask or a bias that are written at once.
@@ -173,9 +175,14 @@ class FlexAttention(Workload):
         },
     }
 
+    #: Paths that go through flex_attention, with the BACKEND that they ask for; empty: the parameter's.
+    flex_paths: ClassVar[Mapping[str, str]] = {"flex": ""}
+
     # -- set-up ----------------------------------------------------------------------------------------------------
 
     def setup(self, p: SimpleNamespace, path: str, device: torch.device) -> None:
+        # A workload that builds on this one declares the parameters that it needs.
+        p = SimpleNamespace(**{name: entry["default"] for name, entry in FlexAttention.parameters.items()} | vars(p))
         _check(p)
         if p.deterministic:
             # cuBLAS repeats its bits only with a workspace of fixed size.
@@ -192,10 +199,14 @@ class FlexAttention(Workload):
         )
         for leaf in self._leaves():
             leaf.requires_grad_(p.mode == "train")
-        if path == "old":
-            self.mask = None if p.old == "is_causal" else self._matrix()
-        else:
+        self.mask = self._matrix() if path == "old" and p.old != "is_causal" else None
+        if path in self.flex_paths:
+            self.backend = self.flex_paths[path] or p.backend
+            self.require()
             self._compile()
+
+    def require(self) -> None:
+        """Raise Unsupported where what the path needs is not there."""
 
     def _leaves(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         return self.q_BHSD, self.k_BKSD, self.v_BKSD
@@ -234,7 +245,7 @@ class FlexAttention(Workload):
                 raise _unsupported(str(error).partition("\n")[0]) from error
         self._block_mask()
         self.score_mod = _score_mod(self.p, self.device)
-        self.options = None if self.p.backend == "AUTO" else {"BACKEND": self.p.backend}
+        self.options = None if self.backend == "AUTO" else {"BACKEND": self.backend}
         # A recompile limit that is hit falls back to the unfused path in silence; here it must raise.
         torch._dynamo.config.fail_on_recompile_limit_hit = True
         self.flex = torch.compile(flex_attention, fullgraph=True, dynamic=False)
@@ -248,9 +259,17 @@ class FlexAttention(Workload):
         from torch.nn.attention.flex_attention import create_block_mask
 
         p = self.p
-        # Without a device create_block_mask asks for an accelerator that a CUDA build has not got here.
+        # Without a device create_block_mask asks for an accelerator that a CUDA build has not got here. Only FLASH
+        # wants to know in which order gradients are written, and only torch from 2.13 on can tell it.
+        order = p.deterministic and self.backend == "FLASH" and torch.__version__ >= "2.13"
         self.block_mask = create_block_mask(
-            _mask_mod(p, self.cuts, self.device), None, None, p.seq, p.seq, device=self.device
+            _mask_mod(p, self.cuts, self.device),
+            None,
+            None,
+            p.seq,
+            p.seq,
+            device=self.device,
+            **({"compute_dq_write_order": True} if order else {}),
         )
 
     def to_oracle(self) -> None:
@@ -266,25 +285,26 @@ class FlexAttention(Workload):
         try:
             if self.p.mode == "infer":
                 with torch.inference_mode():
-                    return {"y": self._attend()}
+                    return {"y": self.attend()}
             for leaf in self._leaves():
                 leaf.grad = None
-            y_BHSD = self._attend()
+            y_BHSD = self.attend()
             y_BHSD.backward(self.grad_BHSD)
         except RuntimeError as error:
             # Lowering refuses what a platform has no kernel for, under other names in other releases.
             words = str(error).partition("\n")[0]
-            if "NotImplementedError: " in words or isinstance(error, NotImplementedError):
-                raise _unsupported(words.rpartition("NotImplementedError: ")[2]) from error
+            if isinstance(error, NotImplementedError) or any(mark in words for mark in REFUSED):
+                raise _unsupported(words.rpartition("Error: ")[2]) from error
             raise
         return {"y": y_BHSD.detach()} | self._gradients()
 
     def _gradients(self) -> dict[str, Any]:
         return {f"grad.{name}": leaf.grad for name, leaf in zip("qkv", self._leaves(), strict=True)}
 
-    def _attend(self) -> torch.Tensor:
+    def attend(self) -> torch.Tensor:
+        """Return the attention of q, k and v; the place for a path of another's own."""
         q_BHSD, k_BKSD, v_BKSD = self._leaves()
-        if self.path == "flex":
+        if self.path in self.flex_paths:
             return self.flex(
                 q_BHSD,
                 k_BKSD,
@@ -356,7 +376,9 @@ class FlexAttention(Workload):
 
     def path_ran(self) -> str:
         host, device, compiled = self._profiled()
-        if self.path != "flex":
+        if self.path not in self.flex_paths and self.path != "old":
+            return self.path
+        if self.path == "old":
             kernels = sorted(
                 name.removeprefix("aten::") for name in host if name.startswith("aten::_scaled_dot_product")
             )
@@ -370,10 +392,10 @@ class FlexAttention(Workload):
         ran = _kernel_of(self.device.type, device if self.device.type == "cuda" else compiled)
         if ran is None:
             raise FellBack("the compiled graph called no FlexAttention kernel")
-        if self.p.backend not in ("AUTO", ran):
-            raise FellBack(f"BACKEND='{self.p.backend}' was asked for; {ran} ran")
+        if self.backend not in ("AUTO", ran):
+            raise FellBack(f"BACKEND='{self.backend}' was asked for; {ran} ran")
         computed, blocks, _ = self._blocks()
-        return f"flex, one compiled graph, {ran}, {1 - computed / blocks:.0%} of blocks skipped"
+        return f"{self.path}, one compiled graph, {ran}, {1 - computed / blocks:.0%} of blocks skipped"
 
     def _profiled(self) -> tuple[set[str], set[str], list[str]]:
         """Return what a step runs: the host's operators, the device's kernels, and what compiled graphs call.
@@ -408,19 +430,19 @@ class FlexAttention(Workload):
 
     def facts(self) -> Mapping[str, str | float | bool]:
         found: dict[str, str | float | bool] = {}
-        if self.path == "flex":
+        if self.path in self.flex_paths:
             computed, blocks, full = self._blocks()
             found["blocks skipped"] = 1 - computed / blocks
             found["block-sparse"] = f"yes, {blocks - computed} of {blocks} blocks are skipped, {full} need no mask"
             if computed == blocks:
                 found["block-sparse"] = f"no: all {blocks} blocks are computed, the mask saves nothing"
-            found["kernel asked for"] = f"BACKEND={self.p.backend}"
+            found["kernel asked for"] = f"BACKEND={self.backend}"
             if self.device.type == "cpu":
                 # TORCH.md 3.1: a typo runs too.
                 found["kernel options"] = "not looked at on the CPU: the C++ template runs whatever they say"
         if self.device.type == "cuda" and self.p.mode == "train":
             found |= repeats(self.step)
-        if self.device.type in ("mps", "cuda"):
+        if self.path in self.flex_paths and self.device.type in ("mps", "cuda"):
             found |= growth(self.step, self.device.type)
         if self.device.type == "mps":
             with _told() as said:
@@ -596,10 +618,8 @@ def _told() -> Iterator[list[str]]:
 def _kernel_of(device: str, kernels: set[str] | list[str]) -> str | None:
     """Return which of its kernels FlexAttention ran, by their names; None where it ran none."""
     if device == "cuda":
-        found = {name for name in kernels if "flex_attention" in name or "flex_decoding" in name}
-        if not found:
-            return None
-        return "TRITON_DECODE" if any("flex_decoding" in name for name in found) else "TRITON"
+        marks = {"flex_decoding": "TRITON_DECODE", "flex_attention": "TRITON", "cutlass": "FLASH", "flash": "FLASH"}
+        return next((kernel for mark, kernel in marks.items() if any(mark in name for name in kernels)), None)
     if not kernels:
         return None
     return "a Metal kernel" if device == "mps" else "the C++ template"

@@ -106,9 +106,9 @@ def drill() -> None:
     facts = workload.facts()
     assert facts["blocks skipped"] == 9 / 16
     assert facts["block-sparse"] == "yes, 9 of 16 blocks are skipped, 0 need no mask"
-    workload.p.backend = "TRITON"
+    workload.backend = "TRITON"
     fell(workload, "BACKEND='TRITON' was asked for; the C++ template ran")
-    workload.p.backend = "AUTO"
+    workload.backend = "AUTO"
     # A kernel that is compiled and not called is none.
     workload.flex = torch.compile(lambda *given, **named: given[0] + 1, fullgraph=True)
     fell(workload, "the compiled graph called no FlexAttention kernel")
@@ -136,6 +136,7 @@ def proofs() -> None:
     kernel = flex_attention._kernel_of
     assert kernel("cuda", {"triton_tem_fused_flex_attention_0", "vectorized_elementwise_kernel"}) == "TRITON"
     assert kernel("cuda", {"triton_tem_fused_flex_decoding_0"}) == "TRITON_DECODE"
+    assert kernel("cuda", {"kernel_cutlass_kernel_flash_attncuteflash_fwd_0"}) == "FLASH"
     assert kernel("cuda", {"ampere_sgemm_128x64_tn", "softmax_warp_forward"}) is None
     assert kernel("mps", []) is None
 

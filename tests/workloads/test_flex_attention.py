@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,41 +15,16 @@ from farm.gates.correctness import judge
 from farm.model import Status
 from tests.evidence import ask, ok
 from workers.comparison import compare_outputs
-from workers.runner_environment import runner_environment
-from workers.stage import make_stage
 
 pytestmark = pytest.mark.torch
 
-INSIDE = Path(__file__).parent / "inside_flex.py"
+FILE = "inside_flex.py"
 
 needs_compiler = pytest.mark.skipif(
     not (shutil.which("g++") or shutil.which("c++")), reason="compiled FlexAttention needs a C++ compiler"
 )
 
 Inside = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def inside(tmp_path_factory: pytest.TempPathFactory) -> Inside:
-    """Run a part of `inside_flex.py` by a release's Python and return what it printed."""
-    root = tmp_path_factory.mktemp("inside")
-    stage = make_stage(root / "stage", None)
-
-    def run(python: Path, *words: str) -> str:
-        environment = runner_environment({"OMP_NUM_THREADS": "1"}, root / "caches", settled_allocator=False)
-        command = [str(python), "-W", "ignore", str(INSIDE), *words]
-        ended = subprocess.run(
-            command,
-            env=os.environ | environment | {"PYTHONPATH": str(stage)},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=240,
-        )
-        assert ended.returncode == 0, ended.stderr[-3000:]
-        return ended.stdout
-
-    return run
 
 
 def verdict(entry: dict[str, Any]) -> Any:
@@ -64,7 +37,7 @@ def verdict(entry: dict[str, Any]) -> Any:
 def test_every_mask_is_right_and_every_wrong_one_fails_correctness(
     inside: Inside, candidate_python: Path, tmp_path: Path
 ) -> None:
-    found = json.loads(inside(candidate_python, "values", str(tmp_path)))
+    found = json.loads(inside(candidate_python, FILE, "values", str(tmp_path)))
     assert len([entry for entry in found if entry["mutant"]]) == 14
     for entry in found:
         name = " ".join(entry[key] for key in ("mask", "score", "mode", "dtype", "mutant"))
@@ -83,7 +56,7 @@ def test_every_mask_is_right_and_every_wrong_one_fails_correctness(
 def test_backward_is_refused_in_the_words_of_the_older_release_too(
     inside: Inside, baseline_python: Path, tmp_path: Path
 ) -> None:
-    found = json.loads(inside(baseline_python, "values", str(tmp_path)))
+    found = json.loads(inside(baseline_python, FILE, "values", str(tmp_path)))
     for entry in found:
         words = (
             r"torch 2\.12\.1\S*: FlexAttention does not support backward on CPU\. Please set the input requires_grad .*"
@@ -96,9 +69,9 @@ def test_backward_is_refused_in_the_words_of_the_older_release_too(
 
 @needs_compiler
 def test_the_compiled_kernel_is_proven_and_the_drill_flips_the_proof(inside: Inside, candidate_python: Path) -> None:
-    inside(candidate_python, "drill")
+    inside(candidate_python, FILE, "drill")
 
 
 @pytest.mark.parametrize("side", ["baseline", "candidate"])
 def test_what_other_devices_would_say_is_understood(inside: Inside, request: pytest.FixtureRequest, side: str) -> None:
-    inside(request.getfixturevalue(f"{side}_python"), "proofs")
+    inside(request.getfixturevalue(f"{side}_python"), FILE, "proofs")
