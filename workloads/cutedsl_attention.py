@@ -53,10 +53,12 @@ class CuteDslAttention(FlexAttention, Workload):
     cases = {
         "causal-bf16": {"suites": ["smoke", "standard"]},
         "sliding-window-32k-bf16": {
+            "production_shape": True,
             "suites": ["full"],
             "parameters": {"mask": "sliding_window", "heads": 8, "seq": 32768, "head_dim": 128},
         },
         "document-16k-alibi-gqa-bf16": {
+            "production_shape": True,
             "suites": ["full"],
             "parameters": {
                 "mask": "document",
@@ -68,10 +70,12 @@ class CuteDslAttention(FlexAttention, Workload):
             },
         },
         "causal-8k-train-bf16": {
+            "production_shape": True,
             "suites": ["full"],
             "parameters": {"mode": "train", "heads": 8, "seq": 8192, "head_dim": 128},
         },
         "causal-8k-train-deterministic-bf16": {
+            "production_shape": True,
             "suites": ["full"],
             "parameters": {"mode": "train", "deterministic": True, "heads": 8, "seq": 8192, "head_dim": 128},
         },

@@ -59,17 +59,20 @@ class CuteDslOps(Workload):
     }
     cases = {
         "rms-norm-train-fp32": {"suites": ["smoke", "standard"], "parameters": {"mode": "train", "rows": 256}},
-        "topk-fp32": {"suites": ["standard"], "parameters": {"op": "topk", "rows": 256}},
-        "scatter-add-fp32": {"suites": ["standard"], "parameters": {"op": "scatter_add", "rows": 4096, "width": 256}},
+        "topk-fp32": {"suites": ["full"], "parameters": {"op": "topk", "rows": 256}},
+        "scatter-add-fp32": {"suites": ["full"], "parameters": {"op": "scatter_add", "rows": 4096, "width": 256}},
         "rms-norm-train-bf16": {
+            "production_shape": True,
             "suites": ["full"],
             "parameters": {"mode": "train", "dtype": "bfloat16", "rows": 16384, "width": 4096},
         },
         "topk-large-fp32": {
+            "production_shape": True,
             "suites": ["full"],
             "parameters": {"op": "topk", "rows": 4096, "width": 32768, "k": 256},
         },
         "scatter-add-large-bf16": {
+            "production_shape": True,
             "suites": ["full"],
             "parameters": {"op": "scatter_add", "dtype": "bfloat16", "rows": 131072, "width": 1024, "table": 4096},
         },

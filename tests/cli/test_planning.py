@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from cli.plan import describe
 from tests.farm.test_budget import noisy
 from tests.farm.test_plan import build, host, planned
@@ -15,7 +17,7 @@ def said(*hosts: object, suite: str = "standard") -> str:
 def test_a_machine_that_was_never_calibrated_is_told_how() -> None:
     text = said(host("cpu"))
     (line,) = (line for line in text.splitlines() if line.startswith("cpu: "))
-    assert line.startswith("cpu: 14 cells, about ")
+    assert re.match(r"cpu: \d+ cells, about ", line)
     assert "estimated from the suite's restarts" in line
     assert "  bench-1: not calibrated: farm calibrate" in text
 

@@ -9,6 +9,7 @@ from typing import get_args
 
 import pytest
 
+from farm.catalogue import catalogue
 from farm.errors import EXIT_USAGE, UsageError
 from farm.matrix import Matrix, load_matrix
 from farm.model import Backend, Decision, Gate
@@ -24,7 +25,7 @@ FLEX = 'name = "flex_attention"\nfeatures = ["flex"]'
 BLOCK = 'name = "transformer_block"'
 CASE = "\n[[workload.case]]\n"
 X = f'{CASE}name = "x"\n'
-SHIPPED_WORKLOADS = "allowed are flex_attention, linear_cross_entropy, transformer_block"
+SHIPPED_WORKLOADS = f"allowed are {', '.join(catalogue())}"
 
 OWN = '''
 """Work of our own."""

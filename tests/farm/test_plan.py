@@ -63,25 +63,29 @@ def changed(tmp_path: Path) -> Callable[..., Matrix]:
 
 def test_every_case_of_the_suite_is_a_cell_and_every_capability_has_one_rehearsal() -> None:
     plan = planned()
-    assert [cell.id for cell in plan.cells] == [
-        "transformer_block/infer-fp32@cpu",
-        "flex_attention/sliding-window-fp32@cpu",
-        "linear_cross_entropy/train-fp32@cpu",
-        "aa/flex_attention-sliding-window-fp32@cpu",
-        "rollback/transformer_block-infer-fp32@cpu",
+    smoke = [
+        f"{workload.spec.name}/{case.name}@cpu"
+        for workload in load_matrix().workloads
+        for case in workload.cases
+        if "smoke" in case.suites
     ]
-    assert [cell.kind for cell in plan.cells] == ["measure"] * 3 + ["aa", "rehearsal"]
+    assert {"transformer_block/infer-fp32@cpu", "cutedsl_ops/rms-norm-train-fp32@cpu"} <= set(smoke)
+    *measured, control, back = plan.cells
+    assert [cell.id for cell in measured] == smoke
+    assert control.id in [f"aa/{one.replace('/', '-')}" for one in smoke]
+    assert back.id == "rollback/transformer_block-infer-fp32@cpu"
+    assert [cell.kind for cell in plan.cells] == ["measure"] * len(smoke) + ["aa", "rehearsal"]
     assert len(planned(suite="standard").cells) > len(plan.cells)
     assert any(cell.production_shape for cell in planned(suite="standard").cells)
 
 
 def test_arms_are_both_releases_and_the_new_paths_of_the_candidate() -> None:
     arms = {cell.workload: [arm.name for arm in cell.arms] for cell in planned().cells if cell.kind == "measure"}
-    assert arms == {
+    assert {
         "transformer_block": ["baseline", "candidate"],
         "flex_attention": ["baseline", "candidate", "candidate+flex"],
         "linear_cross_entropy": ["baseline", "candidate", "candidate+lce"],
-    }
+    }.items() <= arms.items()
 
 
 def test_a_path_that_the_candidate_has_not_got_is_not_asked_about() -> None:
