@@ -131,6 +131,20 @@ def raised(kind: type[Exception], begin: str, call: Callable[[], object]) -> Non
     assert str(found).startswith(begin), found
 
 
+def own(file: str) -> None:
+    """The example of the documents computes its mask, beside FlexAttention and under the same reference."""
+    torch.compiler.set_stance("force_eager")
+    module = types.ModuleType("own")
+    exec(compile(Path(file).read_text(), file, "exec"), vars(module))
+    module.FlexAttention = module.OurAttention  # type: ignore[attr-defined]
+    given = module.OurAttention.cases["short"]["parameters"]
+    right = made("ours", module, oracle=True, **given).step()["y"]
+    for path in ("ours", "flex"):
+        found = made(path, module, **given).step()["y"].double()
+        assert (found - right).norm() < 1e-6 * right.norm(), path
+    assert made("ours", module, **given).path_ran() == "ours"
+
+
 def proofs() -> None:
     """What proves a kernel on devices that are not here, on what such a device says."""
     kernel = flex_attention._kernel_of
@@ -202,4 +216,4 @@ def refused(parameters: dict[str, Any], begin: str) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {"values": values, "drill": drill, "proofs": proofs}[sys.argv[1]](*sys.argv[2:])
+    {"values": values, "drill": drill, "own": own, "proofs": proofs}[sys.argv[1]](*sys.argv[2:])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from farm.catalogue import read_workload
 from farm.gates.correctness import judge
 from farm.model import Status
 from tests.evidence import ask, ok
@@ -70,6 +71,16 @@ def test_backward_is_refused_in_the_words_of_the_older_release_too(
 @needs_compiler
 def test_the_compiled_kernel_is_proven_and_the_drill_flips_the_proof(inside: Inside, candidate_python: Path) -> None:
     inside(candidate_python, FILE, "drill")
+
+
+def test_the_attention_of_the_documents_is_a_workload(inside: Inside, candidate_python: Path, tmp_path: Path) -> None:
+    page = Path(__file__).parent.parent.parent / "docs" / "catalogue.md"
+    (example,) = re.findall(r"```python\n(.*?)```", page.read_text().partition("### Your own attention")[2], re.DOTALL)
+    file = tmp_path / "our_attention.py"
+    file.write_text(example)
+    spec = read_workload(file)
+    assert [path.name for path in spec.paths] == ["ours", "flex"]
+    inside(candidate_python, FILE, "own", str(file))
 
 
 @pytest.mark.parametrize("side", ["baseline", "candidate"])
