@@ -119,6 +119,11 @@ def test_the_trace_tells_which_attention_ran(examine: Callable[..., dict[str, Ar
     names = {name: [operator.name for operator in trace.operators] for name, trace in traces.items() if trace}
     assert "aten::_scaled_dot_product_flash_attention_for_cpu" in names["candidate"]
     assert any("flex_attention" in operator for operator in names["candidate+flex"])
+    new = found["candidate+flex"].examination
+    assert new is not None
+    assert new.drill is not None
+    assert (new.drill.how, new.drill.result) == ("torch.compiler.set_stance('force_eager')", "switched off")
+    assert new.facts["block-sparse"] == "no: all 1 blocks are computed, the mask saves nothing"
     for trace in traces.values():
         assert trace is not None
         content = decompress(trace.packed, trace.size_bytes)

@@ -70,6 +70,8 @@ def drill() -> None:
     standard = made(cutedsl_ops.CuteDslOps, "aten", **given)
     right = standard.step()["y"]
     assert standard.path_ran().startswith("aten: aten::topk"), standard.path_ran()
+    cutedsl_ops._native().enable_operations("topk")
+    fell(standard, "an override ran though it is switched off: _native::topk_cutedsl")
     own = made(cutedsl_ops.CuteDslOps, "cutedsl", **given)
     assert torch.equal(own.step()["y"], right)
     ran = own.path_ran()
@@ -87,17 +89,17 @@ def drill() -> None:
     assert torch.equal(own.step()["y"], right)
     # What a release lists does not change by that: it is no probe.
     assert "topk" in cutedsl_ops._native().get_dsl_operations("cutedsl")
-    fell(own)
+    fell(own, "the standard kernel ran: aten::topk")
     again = made(cutedsl_ops.CuteDslOps, "cutedsl", **given)
     assert again.path_ran() == ran, "a set-up switches it on again"
 
 
-def fell(workload: Any) -> None:
+def fell(workload: Any, begin: str) -> None:
     try:
         found = f"it ran: {workload.path_ran()}"
     except FellBack as fallen:
         found = str(fallen)
-    assert found.startswith("the standard kernel ran: aten::topk"), found
+    assert found.startswith(begin), found
 
 
 def flash() -> None:
