@@ -60,7 +60,7 @@ def command(
         judged, shown = Rejudgement(judgement=judge(found)), found
     else:
         matrix = load_matrix(matrix_path)
-        asked = (planned_workloads(matrix), matrix.waivers)
+        asked = (planned_workloads(matrix), matrix.waivers, matrix.claims)
         judged, shown = rejudge(found, matrix.tiers, matrix.digest, *asked), under(found, matrix.tiers, *asked)
     if found.plan.suite == BY_HAND:
         for note in found.plan.resolution_notes:

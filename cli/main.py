@@ -22,6 +22,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "report": ("cli.report", "Print a run's decisions again, or write its page."),
     "decide": ("cli.decide", "Judge stored evidence again, with its own limits or with others."),
     "export": ("cli.export", "Write a run's numbers as CSV, for asv, or for the PyTorch benchmark database."),
+    "isolate": ("cli.isolate", "Say which package beside torch carries the change of a failing cell."),
+    "bisect": ("cli.bisect", "Find the first nightly with which a cell fails, by wheels alone."),
     "plan": ("cli.plan", "Show what a submission would measure, without measuring."),
     "calibrate": ("cli.calibrate", "Measure how noisy this machine is and what it can resolve."),
     "status": ("cli.status", "List runs, queues and workers."),

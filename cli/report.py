@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from cli.beside import findings_of
 from cli.evidence import find_evidence, other_judgements
 from farm.errors import InfrastructureFailed
 from farm.judge import judge
-from farm.model import Evidence, Judgement
+from farm.model import Evidence, Finding, Judgement
 from farm.settings import Home, load_settings
 
 __all__ = ["command", "render"]
@@ -39,7 +41,8 @@ def command(run: str | None, kind: str, as_json: bool, output: Path | None, trac
     evidence = find_evidence(home, load_settings(), run)
     if traces is not None:
         _write_traces(evidence, traces, home)
-    write_or_print(render(evidence, judge(evidence), "json" if as_json else kind), output)
+    findings = findings_of(home, evidence.run_id)
+    write_or_print(render(evidence, judge(evidence), "json" if as_json else kind, findings), output)
     if others := other_judgements(home, evidence.run_id):
         said = f"{len(others)} judgement{'s' if len(others) > 1 else ''} under limits that were named afterwards"
         click.echo(f"{said}: {others[0].parent}", err=True)
@@ -69,18 +72,18 @@ def _write_traces(evidence: Evidence, folder: Path, home: Home) -> None:
         click.echo("no traces: no arm of this run was profiled", err=True)
 
 
-def render(evidence: Evidence, judgement: Judgement, kind: str) -> str:
-    """Return the report in one of `FORMATS`."""
+def render(evidence: Evidence, judgement: Judgement, kind: str, findings: Sequence[Finding] = ()) -> str:
+    """Return the report in one of `FORMATS`; the JSON is the judgement, findings are files of their own."""
     if kind == "json":
         return judgement.model_dump_json(indent=2)
     if kind == "markdown":
         from farm.report.markdown import to_markdown
 
-        return to_markdown(evidence, judgement)
+        return to_markdown(evidence, judgement, findings)
     if kind == "html":
         from farm.report.html import to_html
 
-        return to_html(evidence, judgement)
+        return to_html(evidence, judgement, findings)
     from farm.report.table import summary
 
-    return summary(evidence, judgement)
+    return summary(evidence, judgement, findings)

@@ -9,7 +9,17 @@ import click
 from pydantic import BaseModel
 
 from farm.matrix import matrix_schema
-from farm.model import SCHEMA_VERSION, CellOrder, CellResult, Evidence, Judgement, Plan, Rejudgement
+from farm.model import (
+    SCHEMA_VERSION,
+    Bisection,
+    CellOrder,
+    CellResult,
+    Evidence,
+    Isolation,
+    Judgement,
+    Plan,
+    Rejudgement,
+)
 
 __all__ = ["command"]
 
@@ -20,6 +30,8 @@ MODELS: dict[str, type[BaseModel]] = {
     "order": CellOrder,
     "judgement": Judgement,
     "rejudgement": Rejudgement,
+    "isolation": Isolation,
+    "bisection": Bisection,
 }
 
 

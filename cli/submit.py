@@ -13,6 +13,7 @@ from cli.asking import Asked, plan_for, release_options, understand
 from cli.evidence import keep_evidence, keep_judgement, known_nightly
 from cli.fleet import wait_for_hosts
 from cli.following import follow
+from cli.isolate import isolate_failing
 from farm.broker.client import FarmClient
 from farm.errors import (
     EXIT_COMPLETE,
@@ -26,7 +27,7 @@ from farm.errors import (
 )
 from farm.judge import falls_short, judge
 from farm.local import LocalFarm
-from farm.model import Backend, Decision, Evidence, Host, Judgement, Plan, RunState
+from farm.model import Backend, Decision, Evidence, Host, Isolation, Judgement, Plan, RunState
 from farm.report.html import to_html
 from farm.report.table import summary
 
@@ -50,6 +51,12 @@ WIND_DOWN_S = 15.0
     help="Exit with 1 where a requested decision falls short of this.",
 )
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="MINUTES", help="Give up after this.")
+@click.option(
+    "--isolate",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MINUTES",
+    help="Then isolate failing cells on this machine, as many as fit into this time (farm isolate).",
+)
 @click.option("--detach", is_flag=True, help="Hand the run to the coordinator at FARM_URL, print its id and return.")
 @click.option("--json", "as_json", is_flag=True, help="Print the judgement as JSON.")
 @click.pass_context
@@ -63,6 +70,7 @@ def command(
     stages: bool,
     require: str | None,
     timeout: float | None,
+    isolate: float | None,
     detach: bool,
     as_json: bool,
 ) -> None:
@@ -73,6 +81,8 @@ def command(
     terminal that is closed, leaves such a run to go on.
     """
     asked = understand(candidate, baseline, suite, backends, matrix_path, stages=stages)
+    if isolate is not None and asked.settings.url is not None:
+        raise UsageError("--isolate measures on this machine, and FARM_URL names a fleet; later: farm isolate RUN")
     if detach:
         _hand_over(asked, as_json, waits=require is not None or timeout is not None)
         return
@@ -82,10 +92,14 @@ def command(
         evidence = _on_the_fleet(asked, asked.settings.url, timeout)
     judgement = judge(evidence)
     page = publish(asked, evidence, judgement)
+    isolations: list[Isolation] = []
+    if isolate is not None:
+        isolations = isolate_failing(evidence, judgement, asked.home, isolate * 60)
+        page.write_text(to_html(evidence, judgement, isolations), encoding="utf-8")
     if as_json:
         click.echo(judgement.model_dump_json(indent=2))
     else:
-        click.echo(summary(evidence, judgement))
+        click.echo(summary(evidence, judgement, isolations))
         click.echo(f"page: {page}")
     ctx.exit(exit_code(evidence, judgement, Decision(require) if require else None))
 

@@ -20,7 +20,7 @@ from packaging.version import InvalidVersion, Version
 
 from farm.errors import UsageError
 
-__all__ = ["CaseSpec", "PathSpec", "WorkloadSpec", "catalogue", "read_workload"]
+__all__ = ["CaseSpec", "PathSpec", "WorkloadSpec", "catalogue", "read_workload", "workload_digest"]
 
 GROUP = "farm.workloads"
 
@@ -117,6 +117,13 @@ def catalogue() -> dict[str, WorkloadSpec]:
             raise UsageError(f"workload '{entry.name}': '{entry.module}' has the name of another workload; rename it")
         found[entry.name] = _installed(entry.name, entry.module)
     return dict(sorted(found.items()))
+
+
+def workload_digest(source: str) -> str:
+    """Return the digest of a workload's ``source`` together with the contract that every workload stands on."""
+    contract = (files("workloads") / "contract.py").read_bytes()
+    digests = [hashlib.sha256(content).hexdigest() for content in (source.encode(), contract)]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def _installed(name: str, module: str) -> WorkloadSpec:

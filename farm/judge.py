@@ -9,6 +9,7 @@ from typing import Any
 from farm.aa import aa_alarms, count_false_alarms, unstable_cells
 from farm.accusations import withhold
 from farm.attribution import Moved, asymmetric, attribute, suspects
+from farm.claims import claim_answers
 from farm.comparable import broken_control, is_valid, measured_apart
 from farm.coverage import coverage_of
 from farm.decision import PRECEDENCE, UNPLANNED, RowKey, decide_row, worst
@@ -99,6 +100,7 @@ def judge(evidence: Evidence) -> Judgement:
         tiers=tuple(tiers),
         stages=stage_decisions(evidence, verdicts, tiers, rows_of),
         waivers=waiver_uses(plan, rows),
+        claims=claim_answers(evidence, results),
         alarms=(
             *dict.fromkeys(line for lines in asymmetry.values() for line in lines),
             *machines,

@@ -14,11 +14,11 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from farm.catalogue import CaseSpec, WorkloadSpec, catalogue, read_workload
 from farm.errors import UsageError
-from farm.model import Backend, Decision, Gate, Measuring, Model, Stage, StateKind, Tier, Waiver
+from farm.model import Backend, Claim, Decision, Gate, Measuring, Model, Stage, StateKind, Tier, Waiver
 from farm.statistics import least_restarts
 
 __all__ = ["Matrix", "Planning", "load_matrix", "matrix_schema"]
@@ -168,6 +168,30 @@ class _Waiver(_Checked):
         return value
 
 
+class _Claim(_Checked):
+    """As `farm.model.Claim`."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
+    sentence: Annotated[str, Field(min_length=1)]
+    source: Annotated[str, Field(min_length=1)]
+    workload: str
+    case: str = "*"
+    path: str = ""
+    backends: tuple[Backend, ...] = ()
+    quantity: Literal["p50", "peak_memory", "cold_compile"] = "p50"
+    at_most: Positive | None = None
+    up_to: bool = False
+    fact: str = ""
+    equals: bool | int | float | str | None = None
+
+    @model_validator(mode="after")
+    def _one_test(self) -> _Claim:
+        ratio, fact = self.at_most is not None, bool(self.fact) and self.equals is not None
+        if ratio == fact or (self.equals is not None) != bool(self.fact):
+            raise ValueError("a claim is tested by at_most (a ratio), or by a fact and what it equals, and not by both")
+        return self
+
+
 class _File(_Checked):
     schema_version: Literal[1]
     seed: Annotated[int, Field(ge=0)] = 20260701
@@ -180,6 +204,7 @@ class _File(_Checked):
     tier: Annotated[tuple[_Tier, ...], Field(min_length=1)]
     stage: tuple[_Stage, ...] = ()
     waiver: tuple[_Waiver, ...] = ()
+    claim: tuple[_Claim, ...] = ()
     caveats: dict[str, str]
 
     @field_validator("gates", mode="before")
@@ -252,6 +277,8 @@ class Matrix:
     stages: tuple[Stage, ...] = ()
     """The window that a run may be asked to take, in order."""
     waivers: tuple[Waiver, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    """What the release says of itself."""
 
     @cached_property
     def digest(self) -> str:
@@ -281,7 +308,8 @@ class Matrix:
         content = [self.seed, self.backends, self.gates, self.decisions, self.versions, workloads, suites, tiers]
         stages = [stage.model_dump(mode="json") for stage in self.stages]
         waivers = [waiver.model_dump(mode="json") for waiver in self.waivers]
-        return Content(content=[*content, self.caveats, stages, waivers]).digest()
+        claims = [claim.model_dump(mode="json") for claim in self.claims]
+        return Content(content=[*content, self.caveats, stages, waivers, claims]).digest()
 
     def release(self, request: str) -> str:
         """Return what ``request`` stands for: a name of [versions], or itself."""
@@ -401,6 +429,7 @@ def _allowed(location: tuple[int | str, ...]) -> str:
         "suite": _Suite,
         "stage": _Stage,
         "waiver": _Waiver,
+        "claim": _Claim,
     }
     kind = tables.get(str(location[0]), _File) if len(location) > 1 else _File
     if kind is _Workload and "case" in location[:-1]:
@@ -456,6 +485,7 @@ def _matrix(checked: _File, where: str, source: str, path: Path | None) -> Matri
             )
     _check_stages(checked, names, where)
     _check_waivers(checked, workloads, where)
+    _check_claims(checked, workloads, where)
     return Matrix(
         source=source,
         path=path,
@@ -477,6 +507,7 @@ def _matrix(checked: _File, where: str, source: str, path: Path | None) -> Matri
         waivers=tuple(
             Waiver(**waiver.model_dump() | {"expires": waiver.expires.isoformat()}) for waiver in checked.waiver
         ),
+        claims=tuple(Claim(**claim.model_dump()) for claim in checked.claim),
     )
 
 
@@ -504,6 +535,25 @@ def _check_stages(checked: _File, workloads: Sequence[str], where: str) -> None:
             for stage in asking
         ):
             raise UsageError(f"{where}, stage: no stage asks {gate} on {backend}; add it to the gates of one")
+
+
+def _check_claims(checked: _File, workloads: Sequence[MatrixWorkload], where: str) -> None:
+    """Refuse a claim that no cell could ever show: it would be read as one that nobody happened to test."""
+    known = {workload.spec.name: workload for workload in workloads}
+    _refuse_twice([claim.name for claim in checked.claim], f"{where}, claim")
+    for claim in checked.claim:
+        here = f"{where}, claim[{claim.name}]"
+        if claim.workload not in known:
+            raise UsageError(f"{here}.workload: no workload '{claim.workload}' in this matrix; {_list(known)}")
+        workload = known[claim.workload]
+        cases = [case.name for case in workload.cases]
+        if not any(fnmatchcase(case, claim.case) for case in cases):
+            raise UsageError(f"{here}.case: '{claim.case}' is no case of {claim.workload}; {_list(cases)}")
+        if claim.path and claim.path not in workload.features:
+            raise UsageError(
+                f"{here}.path: '{claim.path}' is no feature of {claim.workload}, so no cell runs it; "
+                f"{_list(workload.features)}"
+            )
 
 
 def _check_waivers(checked: _File, workloads: Sequence[MatrixWorkload], where: str) -> None:

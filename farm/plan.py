@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.resources import files
 from typing import get_args
 
 from packaging.version import Version
@@ -14,7 +12,7 @@ from packaging.version import Version
 from farm.aa import aa_cells
 from farm.budget import Need, calibrations_for, confirming_restarts, fitted, need_words
 from farm.capability import backend_of
-from farm.catalogue import CaseSpec
+from farm.catalogue import CaseSpec, workload_digest
 from farm.errors import UsageError
 from farm.matrix import Matrix, MatrixWorkload
 from farm.model import (
@@ -153,6 +151,7 @@ def make_plan(
         workloads=planned_workloads(matrix),
         caveats=matrix.caveats,
         waivers=matrix.waivers,
+        claims=matrix.claims,
         cells=tuple(cells),
         sources={w.spec.name: w.spec.source for w in matrix.workloads if w.own},
         seed=matrix.seed,
@@ -292,7 +291,7 @@ def _cell(
         production_shape=case.production_shape,
         arms=_arms(workload, backend, parts),
         control=Control(
-            workload_digest=hashlib.sha256((spec.digest + _contract_digest()).encode()).hexdigest(),
+            workload_digest=workload_digest(spec.source),
             seed=matrix.seed,
             environment_variables=ENVIRONMENT_VARIABLES,
         ),
@@ -352,8 +351,3 @@ def _command(matrix: Matrix, request: PlanRequest, backends: Sequence[Backend], 
 
 def _distinct(limits: Iterable[float | None]) -> tuple[float, ...]:
     return tuple(sorted({limit for limit in limits if limit is not None}))
-
-
-def _contract_digest() -> str:
-    """Return the digest of what every workload stands on."""
-    return hashlib.sha256((files("workloads") / "contract.py").read_bytes()).hexdigest()

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from farm.judge import judge
-from farm.model import Evidence, Figure, Flip, Gate, Judgement, PlannedWorkload, Question, Rejudgement, Tier, Waiver
+from farm.model import (
+    Claim,
+    Evidence,
+    Figure,
+    Flip,
+    Gate,
+    Judgement,
+    PlannedWorkload,
+    Question,
+    Rejudgement,
+    Tier,
+    Waiver,
+)
 from farm.stages import service_tiers
 
 __all__ = ["rejudge", "under"]
@@ -19,15 +31,16 @@ def rejudge(
     matrix_digest: str,
     workloads: Mapping[str, PlannedWorkload] | None = None,
     waivers: Sequence[Waiver] | None = None,
+    claims: Sequence[Claim] | None = None,
 ) -> Rejudgement:
     """Return what ``evidence`` says under ``tiers``, and everything that they answer otherwise than its own plan's.
 
-    ``workloads`` and ``waivers`` are those of the other matrix; None: the plan's. No cell is
+    ``workloads``, ``waivers`` and ``claims`` are those of the other matrix; None: the plan's. No cell is
     planned anew: what they ask and the evidence has not is `untested`. Limits that are the plan's own word for word
     are still the registered ones.
     """
     registered = judge(evidence)
-    other = under(evidence, tiers, workloads, waivers)
+    other = under(evidence, tiers, workloads, waivers, claims)
     if other.plan == evidence.plan:
         return Rejudgement(judgement=registered)
     found = judge(other)
@@ -44,11 +57,13 @@ def under(
     tiers: Sequence[Tier],
     workloads: Mapping[str, PlannedWorkload] | None = None,
     waivers: Sequence[Waiver] | None = None,
+    claims: Sequence[Claim] | None = None,
 ) -> Evidence:
     """Return ``evidence`` with other limits in its plan: to be judged and shown under them, and never to be kept."""
     asked: dict[str, object] = {"tiers": service_tiers(tiers, evidence.plan.stages)}
     asked |= {} if workloads is None else {"workloads": dict(workloads)}
     asked |= {} if waivers is None else {"waivers": tuple(waivers)}
+    asked |= {} if claims is None else {"claims": tuple(claims)}
     return evidence.model_copy(update={"plan": evidence.plan.model_copy(update=asked)})
 
 

@@ -20,7 +20,17 @@ from farm.errors import EnvironmentFailed, InfrastructureFailed, UsageError
 from farm.installer import InstallerError, lock, redact_text, unserved
 from farm.model import Backend, Environment, EnvironmentRefused, LockedPackage, Release, Side
 
-__all__ = ["ReleaseRequest", "Resolution", "is_torch_family", "of_one_night", "one_build", "parse_request", "resolve"]
+__all__ = [
+    "ReleaseRequest",
+    "Resolution",
+    "is_torch_family",
+    "of_one_night",
+    "one_build",
+    "parse_request",
+    "resolve",
+    "resolve_beside",
+    "served_version",
+]
 
 #: What may be typed after --candidate and --baseline.
 FORMS = "2.13, 2.13.0, 2.13.0rc2, nightly, 2.14.0.dev20261130, a wheel's path or a URL"
@@ -244,6 +254,39 @@ def one_build(
         f"{option} '{release}': served as {', '.join(build.variant for build in builds)}, and wanted is {variant}, as "
         f"is installed; name the build ({release}+{builds[0].variant}), or add an index that serves {variant}"
     )
+
+
+def served_version(text: str, installed: Environment, option: str, kept: Sequence[Environment] = ()) -> Version:
+    """Return the version that ``text`` means where ``installed`` stands, of what is served there or kept here.
+
+    Raises UsageError for what cannot be meant, is not served or is no version, InfrastructureFailed without an index.
+    """
+    request = parse_request(text)
+    if request.kind == "wheel":
+        raise UsageError(f"{option} '{text}': name a version; a wheel has no place among those that an index serves")
+    where = _Where(installed.release.platform, installed.python, (), tuple(kept))
+    return _exact(request, where, option).version
+
+
+def resolve_beside(version: str, installed: Environment, kept: Sequence[Environment] = ()) -> Environment:
+    """Return the lock of torch ``version`` in the build of ``installed``, with its packages outside torch's family.
+
+    Raises EnvironmentFailed where that cannot be had, InfrastructureFailed without an index.
+    """
+    where = _Where(installed.release.platform, installed.python, (), tuple(kept))
+    pins = tuple(f"{name}=={found}" for name, found in _companions(installed.packages).items())
+    variant = installed.release.variant
+    try:
+        builds = _builds(_Exact(Version(version)), where, variant, pins)
+    except UsageError as error:
+        raise EnvironmentFailed(str(error)) from error
+    if isinstance(builds, EnvironmentFailed):
+        raise builds
+    for build in builds:
+        if build.variant == variant:
+            return _environment(build, build.packages, where)
+    served = ", ".join(build.variant for build in builds)
+    raise EnvironmentFailed(f"torch {version} is served as {served}, and what is measured is {variant}")
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,8 @@ class _CellRun:
         def build_one(environment: Environment) -> None:
             try:
                 sides = [arm.side for arm in self.cell.arms if self._environment(arm) == environment]
-                self.built[environment.key] = build(environment, self.home, sides)
+                planned = self.cell.kind not in ("isolation", "bisection")
+                self.built[environment.key] = build(environment, self.home, sides if planned else None)
             except EnvironmentFailed as error:
                 failures[environment.key] = error
 
@@ -368,6 +369,8 @@ class _CellRun:
         return differences(self.built[keys[0]], self.built[keys[1]])
 
     def _validity(self, timing: Timing, strangers: tuple[str, ...]) -> Validity:
+        # An isolation asks what a package does that should not differ: it is the question, not a broken control.
+        strangers = () if self.cell.kind == "isolation" else strangers
         reasons = [f"control broken: {stranger} differs between the arms" for stranger in strangers]
         # What was disturbed was repeated; fewer than an interval needs, and the disturbance is what there is to say.
         wanted = min(least_restarts(self.cell.measuring.alpha), max(self.cell.measuring.looks))
@@ -412,12 +415,15 @@ class _CellRun:
 
 
 def pairs_of(cell: Cell) -> list[Pair]:
-    """Return who is compared with whom: the candidate with the baseline, each new path with the old one."""
+    """Return who is compared with whom: the candidate with the baseline, each new path with the old one.
+
+    The arms of an isolation, which hold a package, are compared as the candidate is.
+    """
     measuring = cell.measuring
     pairs = []
     names = {arm.name for arm in cell.arms}
     for arm in cell.arms:
-        if arm.name == Side.CANDIDATE and Side.BASELINE in names:
+        if "+" not in arm.name and arm.name != Side.BASELINE and Side.BASELINE in names:
             means = tuple(1.0 / limit for limit in measuring.throughput_limits)
             pairs.append(Pair(arm.name, Side.BASELINE, measuring.p50_limits, measuring.p95_limits, means))
         elif "+" in arm.name:

@@ -31,6 +31,7 @@ __all__ = [
     "BuiltEnvironment",
     "build",
     "differences",
+    "discard",
     "installed_packages",
     "make_venv",
     "mismatches",
@@ -66,17 +67,19 @@ class BuiltEnvironment:
     reused: bool
 
 
-def build(environment: Environment, home: Home, sides: Sequence[Side] = ()) -> BuiltEnvironment:
+def build(environment: Environment, home: Home, sides: Sequence[Side] | None = ()) -> BuiltEnvironment:
     """Return the environment of ``environment``'s lock, made if need be, its wheels kept. Raises EnvironmentFailed.
 
-    ``sides`` are those on which it stands: what a baseline needs is watched and kept longer.
+    ``sides`` are those on which it stands: what a baseline needs is watched and kept longer. None: it answers one
+    question and goes, and the wheelhouse, which would offer its lock as its release's, never knows of it.
     """
     root = home.environments / environment.key
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         with _locked(root.with_suffix(".lock")), using(home):
             # Before it is installed: what is fetched for keeping is then not fetched again for installing.
-            keep_closure(environment, home, sides)
+            if sides is not None:
+                keep_closure(environment, home, sides)
             # The interpreter under an environment can go away with an upgrade of the system.
             if (root / MARKER).is_file() and _python(root).exists():
                 found = installed_packages(root)
@@ -85,6 +88,17 @@ def build(environment: Environment, home: Home, sides: Sequence[Side] = ()) -> B
             return _make(environment, root, home)
     except OSError as error:
         raise EnvironmentFailed(f"environment of torch {environment.release.version}: {error}") from error
+
+
+def discard(environment: Environment, home: Home) -> None:
+    """Remove the environment of ``environment``'s lock and all that was compiled with it."""
+    root = home.environments / environment.key
+    if root.parent.is_dir():
+        with _locked(root.with_suffix(".lock")):
+            # First of all what says that it is whole: this may be interrupted half-way.
+            (root / MARKER).unlink(missing_ok=True)
+            shutil.rmtree(root, ignore_errors=True)
+    shutil.rmtree(home.caches / environment.key, ignore_errors=True)
 
 
 def differences(one: BuiltEnvironment, other: BuiltEnvironment) -> tuple[tuple[str, ...], tuple[str, ...]]:

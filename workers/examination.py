@@ -62,7 +62,8 @@ def reference_of(arm: Arm) -> str | None:
     """Return the name of the arm that ``arm`` is compared with: none for the baseline."""
     if arm.name == Side.BASELINE:
         return None
-    return Side.BASELINE.value if arm.name == Side.CANDIDATE else arm.side.value
+    # A new path stands beside the old one of its release; the candidate, and what holds a package, beside the baseline.
+    return arm.side.value if "+" in arm.name else Side.BASELINE.value
 
 
 class Examiner:

@@ -5,9 +5,15 @@ The data flow one way: a `Plan` holds `Environment`s and `Cell`s; a worker answe
 Nothing in this package decides or measures.
 """
 
+from farm.model.bisection import Bisection, BisectionAnswer, BisectionStep
+from farm.model.finding import Finding
 from farm.model.host import Calibration, Host, HostCheck
+from farm.model.isolation import Held, HeldAnswer, HeldVerdict, Isolation, IsolationRound, MovedPackage
 from farm.model.judgement import (
     CellVerdicts,
+    ClaimAnswer,
+    ClaimResult,
+    ClaimSighting,
     Coverage,
     DecisionRow,
     FalseAlarms,
@@ -26,6 +32,7 @@ from farm.model.plan import (
     Arm,
     Cell,
     CellOrder,
+    Claim,
     Control,
     Environment,
     EnvironmentRefused,
@@ -92,11 +99,18 @@ __all__ = [
     "ArmResult",
     "ArmTiming",
     "Backend",
+    "Bisection",
+    "BisectionAnswer",
+    "BisectionStep",
     "Calibration",
     "Cell",
     "CellOrder",
     "CellResult",
     "CellVerdicts",
+    "Claim",
+    "ClaimAnswer",
+    "ClaimResult",
+    "ClaimSighting",
     "Comparison",
     "CompileExport",
     "Control",
@@ -111,10 +125,16 @@ __all__ = [
     "Examination",
     "FalseAlarms",
     "Figure",
+    "Finding",
     "Flip",
     "Gate",
+    "Held",
+    "HeldAnswer",
+    "HeldVerdict",
     "Host",
     "HostCheck",
+    "Isolation",
+    "IsolationRound",
     "Judgement",
     "KeptState",
     "KeptWheel",
@@ -122,6 +142,7 @@ __all__ = [
     "Measuring",
     "Memory",
     "Model",
+    "MovedPackage",
     "Operator",
     "Outcome",
     "Output",

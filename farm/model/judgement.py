@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from farm.model.plan import Waiver
+from farm.model.plan import Claim, Waiver
 from farm.model.words import SCHEMA_VERSION, Backend, Decision, Gate, Model, Question, Status, Track
 
 
@@ -187,6 +187,29 @@ class WaiverUse(Model):
     """Cells whose verdict it is written for and does not pass."""
 
 
+ClaimResult = Literal["reproduced", "not reproduced", "contradicted", "untested"]
+""""not reproduced": something of the kind, and less than was said. "contradicted": the opposite, or next to nothing."""
+
+
+class ClaimSighting(Model):
+    """What one cell says to a claim."""
+
+    cell_id: str
+    result: ClaimResult
+    reason: str
+    figure: Figure | None = None
+
+
+class ClaimAnswer(Model):
+    """What the evidence says to one claim."""
+
+    claim: Claim
+    result: ClaimResult
+    reason: str
+    """With the figure that tells, or why nothing does."""
+    cells: tuple[ClaimSighting, ...] = ()
+
+
 class Judgement(Model):
     """One application of one set of thresholds to stored evidence."""
 
@@ -205,6 +228,8 @@ class Judgement(Model):
     """In the plan's order; empty where it has none."""
     waivers: tuple[WaiverUse, ...] = ()
     """Every waiver of the plan, needed or not."""
+    claims: tuple[ClaimAnswer, ...] = ()
+    """What the evidence says to the release's own text; no decision rests on it."""
     alarms: tuple[str, ...] = ()
     attributed: tuple[str, ...] = ()
     """Of cases that several machines measured and that moved: whether it is torch or the machine, in words."""

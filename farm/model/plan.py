@@ -132,8 +132,9 @@ class Cell(Model):
 
     id: str
     """"transformer_block/infer-fp32@cpu": unique in its run."""
-    kind: Literal["measure", "rehearsal", "aa"] = "measure"
-    """"aa" measures the baseline against itself: what it accuses is a false alarm."""
+    kind: Literal["measure", "rehearsal", "aa", "isolation", "bisection"] = "measure"
+    """"aa" measures the baseline against itself: what it accuses is a false alarm. "isolation", with arms that hold a
+    package at the baseline's version, and "bisection", with a nightly as candidate, are in no plan."""
     backend: Backend
     capability: str
     workload: str
@@ -249,6 +250,31 @@ class Waiver(Model):
         return f"{self.tier}: {self.gate} of {self.workload}/{self.case} on {self.backend}{asked}"
 
 
+class Claim(Model):
+    """A sentence of a release's text, and what would show it."""
+
+    name: str
+    sentence: str
+    source: str
+    """Where it stands: "release blog, 8 July 2026"."""
+    workload: str
+    case: str = "*"
+    """Shell pattern of the cases that would show it."""
+    path: str = ""
+    """New path, held against the old one on the candidate; "" is the candidate against the baseline."""
+    backends: tuple[Backend, ...] = ()
+    """Empty is everywhere."""
+    quantity: Literal["p50", "peak_memory", "cold_compile"] = "p50"
+    at_most: float | None = None
+    """Ratio of the new over the old that the sentence promises; None where it is about a fact."""
+    up_to: bool = False
+    """The sentence says "up to": one case is enough."""
+    fact: str = ""
+    """Name of a workload's fact, in place of a ratio."""
+    equals: bool | float | str | None = None
+    """What the fact is if the sentence is true."""
+
+
 class PlannedWorkload(Model):
     """What must have been measured of a workload before a tier adopts a release for it."""
 
@@ -294,6 +320,8 @@ class Plan(Model):
     """Every workload of the matrix, those without a cell too."""
     caveats: tuple[str, ...]
     waivers: tuple[Waiver, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    """What the release says of itself, written down with what would show it."""
     cells: tuple[Cell, ...]
     sources: dict[str, str] = Field(default_factory=dict)
     """Source text of a user's own workloads, by workload name; the catalogue's travel by digest alone."""

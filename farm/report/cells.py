@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from farm.budget import percent_apart
@@ -15,12 +16,14 @@ from farm.model import (
     CellResult,
     Comparison,
     Evidence,
+    Finding,
     Judgement,
     Outcome,
     Rehearsal,
 )
 from farm.power import noise_fence
 from farm.report.environments import EnvironmentView, environment_views
+from farm.report.findings import finding_lines
 from farm.report.pairs import PairView, pair_views
 from farm.report.text import anchor, fact, percent, plural, seconds
 from farm.report.traces import OperatorsView, operators_view, trace_words
@@ -86,6 +89,8 @@ class CellView:
     warnings: tuple[str, ...]
     caveats: tuple[str, ...]
     rehearsal: RehearsalView | None
+    findings: tuple[str, ...]
+    """What was looked into afterwards: packages held, nightlies walked."""
 
 
 def cell_anchor(cell_id: str) -> str:
@@ -93,7 +98,7 @@ def cell_anchor(cell_id: str) -> str:
     return anchor("cell", cell_id)
 
 
-def cell_view(evidence: Evidence, judgement: Judgement, cell: Cell) -> CellView:
+def cell_view(evidence: Evidence, judgement: Judgement, cell: Cell, findings: Sequence[Finding] = ()) -> CellView:
     """Return everything known of ``cell``."""
     result = next((found for found in evidence.results if found.cell_id == cell.id), None)
     state, chip = _state(result, evidence.why_no_result(cell.id))
@@ -117,6 +122,7 @@ def cell_view(evidence: Evidence, judgement: Judgement, cell: Cell) -> CellView:
         warnings=_warnings(cell, result),
         caveats=cell.caveats,
         rehearsal=_rehearsal(result.rehearsal) if result and result.rehearsal else None,
+        findings=finding_lines(findings, cell.id),
     )
 
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from farm.model import Evidence, Judgement
+from farm.model import Evidence, Finding, Judgement
 from farm.report.charts import LEFT, RIGHT, WIDTH
 from farm.report.view import report_view
 
 __all__ = ["to_html"]
 
 
-def to_html(evidence: Evidence, judgement: Judgement) -> str:
+def to_html(evidence: Evidence, judgement: Judgement, findings: Sequence[Finding] = ()) -> str:
     """Return the page of a run."""
-    view = report_view(evidence, judgement)
+    view = report_view(evidence, judgement, findings)
     return _template().render(view=view, width=WIDTH, left=LEFT, right=RIGHT)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from farm.model import Evidence, Judgement
+from farm.model import Evidence, Finding, Judgement
 from farm.report.cells import CellView
 from farm.report.pairs import arm_samples
 from farm.report.text import printable
@@ -15,10 +15,10 @@ from farm.report.view import ReportView, report_view
 __all__ = ["to_markdown"]
 
 
-def to_markdown(evidence: Evidence, judgement: Judgement) -> str:
+def to_markdown(evidence: Evidence, judgement: Judgement, findings: Sequence[Finding] = ()) -> str:
     """Return the whole report but its pictures, log tails and locks, which the page has."""
-    view = report_view(evidence, judgement)
-    parts = [*_head(view), *_decisions(view), *_stages(view)]
+    view = report_view(evidence, judgement, findings)
+    parts = [*_head(view), *_decisions(view), *_claims(view), *_stages(view)]
     for cell in view.cells:
         parts += _cell(evidence, cell)
     parts += _run(view)
@@ -74,6 +74,12 @@ def _decisions(view: ReportView) -> list[str]:
     return ["## Decisions", _table(headers, rows), *(caveats if view.caveats else [])]
 
 
+def _claims(view: ReportView) -> list[str]:
+    if not view.claims:
+        return []
+    return ["## What the release says of itself", _table(("claim", "source", "here", "why"), view.claims)]
+
+
 def _stages(view: ReportView) -> list[str]:
     parts = ["## Stages"] if view.stages else []
     for stage in view.stages:
@@ -109,6 +115,7 @@ def _cell(evidence: Evidence, cell: CellView) -> list[str]:
     parts += [
         _table(("arms", "release", "wheel", "sha256", "python"), environments),
         _table(("evidence", ""), facts),
+        _bullets(cell.findings),
         _bullets(f"moved with torch: {line}" for line in cell.moved),
         _bullets(f"warning: {line}" for line in cell.warnings),
         _bullets(f"caveat: {line}" for line in cell.caveats),

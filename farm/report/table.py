@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 
 from tabulate import tabulate
 
-from farm.model import Evidence, Judgement
+from farm.model import Evidence, Finding, Judgement
 from farm.report.stages import stage_views
 from farm.report.text import printable
 from farm.report.view import (
@@ -14,6 +15,7 @@ from farm.report.view import (
     afterwards,
     asked,
     backend_views,
+    claim_lines,
     decision_views,
     false_alarm_line,
     missing_lines,
@@ -54,8 +56,10 @@ def decision_table(evidence: Evidence, judgement: Judgement, *, width: int | Non
     return "\n".join(line.rstrip() for line in table.replace(FIRM, " ").splitlines())
 
 
-def summary(evidence: Evidence, judgement: Judgement, *, width: int | None = WIDTH) -> str:
-    """Return coverage, decision table, tiers, waivers, alarms, and how to reproduce it all."""
+def summary(
+    evidence: Evidence, judgement: Judgement, findings: Sequence[Finding] = (), *, width: int | None = WIDTH
+) -> str:
+    """Return coverage, decision table, tiers, waivers, alarms, what was looked into after, how to reproduce it all."""
     facts = dict(run_facts(evidence, judgement))
     coverage = [judgement.coverage.head, *missing_lines(judgement.coverage)]
     untested = [f"{backend.backend} ({backend.reason})" for backend in backend_views(judgement.coverage)]
@@ -71,8 +75,10 @@ def summary(evidence: Evidence, judgement: Judgement, *, width: int | None = WID
         _lines([tier.line for tier in tier_views(evidence, judgement)], width),
         _lines([line for stage in stage_views(evidence, judgement) for line in stage.lines], width),
         _lines([f"waiver: {line}" for line in waiver_lines(judgement)], width),
+        _lines([f"claim {line}" for line in claim_lines(judgement)], width),
         _lines([f"alarm: {alarm}" for alarm in judgement.alarms], width),
         _lines([f"attributed: {line}" for line in judgement.attributed], width),
+        _lines([f"{found.cell_id} {line}" for found in findings for line in found.heads], width),
         # A command is to be copied: it is never broken.
         f"reproduce: {reproduce_command(evidence)}\nplan {judgement.plan_digest[:16]}",
     ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from farm.aa import run_limit
 from farm.budget import percent_apart
-from farm.model import Coverage, Decision, DecisionRow, Evidence, Judgement, RunState, Side
+from farm.model import Coverage, Decision, DecisionRow, Evidence, Finding, Judgement, RunState, Side
 from farm.report.cells import CellView, cell_anchor, cell_view
 from farm.report.environments import LockView, lock_views
 from farm.report.stages import StageView, stage_views
@@ -22,6 +22,8 @@ __all__ = [
     "afterwards",
     "asked",
     "backend_views",
+    "claim_lines",
+    "claim_rows",
     "decision_views",
     "decision_words",
     "false_alarm_line",
@@ -111,6 +113,8 @@ class ReportView:
     tiers: tuple[TierView, ...]
     stages: tuple[StageView, ...]
     waivers: tuple[str, ...]
+    claims: tuple[tuple[str, str, str, str], ...]
+    """(sentence, its source, result, reason) of what the release says of itself."""
     alarms: tuple[str, ...]
     attributed: tuple[str, ...]
     """Whose change it is, of cases that several machines measured."""
@@ -126,8 +130,8 @@ class ReportView:
     reproduce: str
 
 
-def report_view(evidence: Evidence, judgement: Judgement) -> ReportView:
-    """Return everything that a page shows of ``evidence`` and ``judgement``."""
+def report_view(evidence: Evidence, judgement: Judgement, findings: Sequence[Finding] = ()) -> ReportView:
+    """Return everything that a page shows of ``evidence``, ``judgement`` and what was looked into afterwards."""
     compared = f"{releases(evidence, Side.CANDIDATE)} against {releases(evidence, Side.BASELINE)}"
     return ReportView(
         title=compared + afterwards(judgement),
@@ -140,6 +144,7 @@ def report_view(evidence: Evidence, judgement: Judgement) -> ReportView:
         tiers=tier_views(evidence, judgement),
         stages=stage_views(evidence, judgement),
         waivers=waiver_lines(judgement),
+        claims=tuple(claim_rows(judgement)),
         alarms=judgement.alarms,
         attributed=judgement.attributed,
         false_alarms=false_alarm_line(evidence, judgement),
@@ -148,7 +153,7 @@ def report_view(evidence: Evidence, judgement: Judgement) -> ReportView:
         notes=resolution_notes(evidence),
         facts=run_facts(evidence, judgement),
         locks=lock_views(evidence.plan),
-        cells=tuple(cell_view(evidence, judgement, cell) for cell in evidence.plan.cells),
+        cells=tuple(cell_view(evidence, judgement, cell, findings) for cell in evidence.plan.cells),
         reproduce=reproduce_command(evidence),
     )
 
@@ -206,6 +211,18 @@ def false_alarm_line(evidence: Evidence, judgement: Judgement) -> str:
 def unstable_lines(judgement: Judgement) -> tuple[str, ...]:
     """Return a line for every cell whose own noise is wider than a limit that judges it."""
     return tuple(f"{cell}: {history}" for cell, history in judgement.unstable.items())
+
+
+def claim_rows(judgement: Judgement) -> list[tuple[str, str, str, str]]:
+    """Return every claim as (sentence, source, result, reason)."""
+    return [(one.claim.sentence, one.claim.source, one.result, one.reason) for one in judgement.claims]
+
+
+def claim_lines(judgement: Judgement) -> list[str]:
+    """Return the claims that something was seen of, a line each, and how many nothing was."""
+    told = [f"{one.result}: {one.claim.sentence}: {one.reason}" for one in judgement.claims if one.result != "untested"]
+    count = len(judgement.claims) - len(told)
+    return [*told, f"untested: {plural(count, 'claim')} of the release (farm report has them all)"] if count else told
 
 
 def waiver_lines(judgement: Judgement) -> tuple[str, ...]:

@@ -95,7 +95,7 @@ def test_it_is_kept_in_the_home_shown_as_it_goes_and_warned_of(measured: dict[st
 def test_json_holds_the_calibration_and_what_follows_from_it(measured: dict[str, Any]) -> None:
     found = json.loads(CliRunner().invoke(command, ["--json"]).stdout)
     assert Calibration.model_validate(found["calibration"]) == calibration(0.02, low=0.98, high=1.02)
-    assert set(found["suites"]) == {"smoke", "standard"}
+    assert set(found["suites"]) == {"smoke", "standard", "full"}
     assert [entry["limit"] for entry in found["limits"]] == [1.01, 1.02, 1.03, 1.05]
     assert 1.0 < found["noise_floor"] < 1.03
     assert len(found["warnings"]) == 1

@@ -113,7 +113,10 @@ def test_what_cannot_be_judged_is_refused_in_words(
     assert not home.exists()
 
 
-@pytest.mark.parametrize("name", ["evidence", "plan", "result", "order", "judgement", "rejudgement", "matrix"])
+FORMATS = ("evidence", "plan", "result", "order", "judgement", "rejudgement", "isolation", "bisection", "matrix")
+
+
+@pytest.mark.parametrize("name", FORMATS)
 def test_every_format_has_a_schema_with_its_version(farm: Farm, name: str) -> None:
     found = json.loads(farm("schema", name).stdout)
     assert found["$comment"] == "schema_version 1"

@@ -188,7 +188,11 @@ def test_a_mistake_in_a_tier_is_named_with_its_line(write: Write, old: str, new:
         ('"compile_export", "rollback"]', '"rollback", "latency"]', "gates: 'latency' is there twice"),
         ('"isolate"', '"wait"', "line 9, decisions: unknown decision 'wait'; allowed are adopt, isolate, defer,"),
         ("seed = 20260701", "seed = -1", "line 5, seed: -1: input should be greater than or equal to 0"),
-        ("seed = 20260701", "sed = 1", "line 5, sed: unknown key; allowed are backends, caveats, decisions, gates,"),
+        (
+            "seed = 20260701",
+            "sed = 1",
+            "line 5, sed: unknown key; allowed are backends, caveats, claim, decisions, gates,",
+        ),
         ("schema_version = 1", "schema_version = 2", "line 4, schema_version: '2' is not allowed: input should be 1"),
         ("schema_version = 1\n", "", "schema_version: Field required"),
         ('privacy = "', 'privacy = 3 # "', "caveats.privacy: 3: input should be a valid string"),
@@ -215,7 +219,11 @@ def test_a_mistake_in_a_tier_is_named_with_its_line(write: Write, old: str, new:
             "suite.standard.max_budget_s: 200 is less than budget_s, 240; it says how far that may grow",
         ),
         ("warmup_s = 1.5", "warmup_s = 1.5\nthreads = 0", "suite.smoke.threads: 0: input should be greater than 0"),
-        ("[versions]", "tiers = 3\n[versions]", "tiers: unknown key; allowed are backends, caveats, decisions, gates,"),
+        (
+            "[versions]",
+            "tiers = 3\n[versions]",
+            "tiers: unknown key; allowed are backends, caveats, claim, decisions, gates,",
+        ),
     ],
 )
 def test_a_mistake_anywhere_is_named_with_its_key_and_what_is_allowed(
