@@ -13,7 +13,7 @@ import click
 from farm.matrix import Matrix, load_matrix
 from farm.model import Backend, Host, Plan
 from farm.plan import PlanRequest, make_plan
-from farm.releases import Resolution, parse_request, resolve
+from farm.releases import SHARED_PACKAGES, Resolution, parse_request, resolve
 from farm.settings import Home, Settings, load_settings, wheelhouse_limit
 from workers.wheelhouse import kept_environments
 
@@ -109,6 +109,7 @@ def plan_for(asked: Asked, hosts: Sequence[Host]) -> Plan:
             platform=platform,
             python=python,
             backend=backend,
+            shared_packages=(*SHARED_PACKAGES, *asked.matrix.packages),
             kept=kept_environments(asked.home),
         )
 

@@ -54,7 +54,8 @@ def command(name: str, release: str | None, wanted: Sequence[str], as_json: bool
 
     began = time.monotonic()
     with display(began) as shown:
-        found = check(spec, cases, request, home, matrix, _Follower(shown))
+        follower = _Follower(shown)
+        found = check(spec, cases, request, home, matrix, follower, follower.waiting)
     if as_json:
         click.echo(json.dumps(_plain(spec, found), indent=2))
     else:
@@ -86,6 +87,13 @@ def _cases(spec: WorkloadSpec, wanted: Sequence[str]) -> list[CaseSpec]:
 class _Follower:
     def __init__(self, shown: Display) -> None:
         self.shown = shown
+        self.told = False
+
+    def waiting(self) -> None:
+        """Say once that another measurement has the machine."""
+        if not self.told:
+            click.echo("waiting: another measurement has this machine", err=True)
+            self.told = True
 
     def __call__(self, cells: Sequence[Cell], results: Sequence[CellResult], told: Progress | None) -> None:
         over = {result.cell_id for result in results}

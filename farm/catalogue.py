@@ -20,7 +20,7 @@ from packaging.version import InvalidVersion, Version
 
 from farm.errors import UsageError
 
-__all__ = ["CaseSpec", "PathSpec", "WorkloadSpec", "catalogue", "read_workload", "workload_digest"]
+__all__ = ["NO_PACKAGE", "CaseSpec", "PathSpec", "WorkloadSpec", "catalogue", "read_workload", "workload_digest"]
 
 GROUP = "farm.workloads"
 
@@ -36,7 +36,14 @@ DECLARATIONS: dict[str, type] = {
 }
 
 #: What a case may say, and the types that each may have.
-CASE: dict[str, tuple[type, ...]] = {"suites": (list, tuple), "parameters": (dict,), "production_shape": (bool,)}
+CASE: dict[str, tuple[type, ...]] = {
+    "suites": (list, tuple),
+    "parameters": (dict,),
+    "production_shape": (bool,),
+    "packages": (bool,),
+}
+
+NO_PACKAGE = "packages = True needs a workload that says exports = True: what is packaged is the exported program"
 
 #: Files of the package that hold none.
 NO_WORKLOADS = ("__init__", "contract")
@@ -62,6 +69,8 @@ class CaseSpec:
     suites: tuple[str, ...]
     parameters: Mapping[str, Value]
     production_shape: bool
+    packages: bool = False
+    """Whether its program is compiled ahead of time, too."""
 
 
 @dataclass(frozen=True)
@@ -263,9 +272,12 @@ def _case(workload: WorkloadSpec, name: str, entry: Any, where: str) -> CaseSpec
             raise UsageError(f"{where}: unknown key '{key}'; allowed are {', '.join(CASE)}")
         if not isinstance(value, CASE[key]):
             raise UsageError(f"{where}: '{key}' must be {' or '.join(kind.__name__ for kind in CASE[key])}")
+    if entry.get("packages", False) and not workload.exports:
+        raise UsageError(f"{where}: {NO_PACKAGE}")
     return CaseSpec(
         name=name,
         suites=tuple(entry.get("suites", ("standard",))),
         parameters=workload.case_parameters(entry.get("parameters", {}), where),
         production_shape=entry.get("production_shape", False),
+        packages=entry.get("packages", False),
     )

@@ -21,17 +21,18 @@ TIMED = (Gate.LATENCY, Gate.THROUGHPUT)
 def nearest(cells: Iterable[CellVerdicts], required: Sequence[Gate]) -> tuple[CellVerdicts, Verdict, Figure] | None:
     """Return the required verdict that passes with the least to spare, and its figure; None where none has one.
 
-    To spare is what is left of the allowance, as a share of it: of a ratio's distance from 1, else of the limit. So
-    2.9 % of an allowed 3 % is nearer than 20 s of an allowed 120. Of an interval the bound counts that was judged.
+    Figures with an interval come first: they are what the next measurement may turn. To spare is what is left of the
+    allowance, as a share of it: of a ratio's distance from 1, else of the limit. So 2.9 % of an allowed 3 % is nearer
+    than 20 s of an allowed 120. Of an interval the bound counts that was judged.
     """
-    found: list[tuple[float, tuple[CellVerdicts, Verdict, Figure]]] = []
+    found: list[tuple[bool, float, tuple[CellVerdicts, Verdict, Figure]]] = []
     for cell in cells:
         for verdict in cell.verdicts:
             if verdict.status is Status.PASS and verdict.gate in required and verdict.gate not in WITHOUT_DISTANCE:
                 for figure in (verdict.figure, *verdict.others):
                     if figure is not None and figure.limit and math.isfinite(_spare(figure)):
-                        found.append((_spare(figure), (cell, verdict, figure)))
-    return min(found, key=lambda entry: entry[0])[1] if found else None
+                        found.append((figure.low is None, _spare(figure), (cell, verdict, figure)))
+    return min(found, key=lambda entry: entry[:2])[2] if found else None
 
 
 def would_change(cell: CellVerdicts, verdict: Verdict, figure: Figure | None = None) -> str:
@@ -39,14 +40,14 @@ def would_change(cell: CellVerdicts, verdict: Verdict, figure: Figure | None = N
     figure = figure or verdict.figure
     subject = f"{verdict.gate} of {cell.cell_id}"
     if verdict.status is Status.UNTESTED:
-        return f"{subject} measured: {verdict.reason}"
+        return f"{subject} measured"
     if verdict.status is Status.INCONCLUSIVE:
         return _settled(subject, verdict, figure)
     if verdict.status is Status.PASS:
         return beyond(cell, verdict, figure)
     # A gate may fail for another reason than the figure that it shows.
     if figure is None or figure.limit is None or not _spare(figure) < 0:
-        return f"{subject} passing: {verdict.reason}"
+        return f"{subject} passing"
     return f"{subject} within its limit ({_limit_words(figure)}): it is {_value_words(figure)}"
 
 
@@ -62,11 +63,11 @@ def beyond(cell: CellVerdicts, verdict: Verdict, figure: Figure | None = None) -
 def _settled(subject: str, verdict: Verdict, figure: Figure | None) -> str:
     """Return how many restarts would settle an interval that holds its limit: its width falls with their root."""
     if verdict.gate not in TIMED or figure is None:
-        return f"{subject} settled: {verdict.reason}"
+        return f"{subject} settled"
     low, high, limit = figure.low, figure.high, figure.limit
     if low is None or high is None or limit is None or not low <= limit <= high:
-        # No interval yet, or an answer beyond the limit that did not stand: the reason says which.
-        return f"{subject} settled, by more restarts or a quieter machine: {verdict.reason}"
+        # No interval yet, or an answer beyond the limit that did not stand: the verdict's reason says which.
+        return f"{subject} settled, by more restarts or a quieter machine"
     told = f"{subject} against its limit ({_limit_words(figure)}): it is {_value_words(figure)}"
     distance = abs(math.log(limit / figure.value))
     width = abs(math.log((high if limit > figure.value else low) / figure.value))

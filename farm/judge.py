@@ -39,6 +39,8 @@ from farm.waivers import Waivers, waiver_uses, waivers_of
 
 __all__ = ["falls_short", "judge"]
 
+#: What would have a backend tested, by why it was not.
+SERVING = {"not requested": "a run with --backend {}", "no worker": "a worker with backend {}"}
 #: The word for all workloads, in a row about a backend that nothing ran on.
 ALL_WORKLOADS = "(all)"
 
@@ -311,7 +313,8 @@ def _untested_rows(plan: Plan, tier: Tier, found: Sequence[DecisionRow]) -> list
     rows = []
     for backend in tier.backends:
         if backend in plan.unserved_backends:
-            why, change = plan.unserved_backends[backend], f"a worker with backend {backend}"
+            why = plan.unserved_backends[backend]
+            change = SERVING.get(why, "a workload of the matrix that runs on {}").format(backend)
             rows.append(_untested(tier.name, ALL_WORKLOADS, backend, why, change))
         elif backend not in covered:
             why, change = "no cell of the tier runs there", f"a case on {backend} in suite {plan.suite}"

@@ -14,11 +14,13 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from farm.catalogue import CaseSpec, WorkloadSpec, catalogue, read_workload
+from farm.catalogue import NO_PACKAGE, CaseSpec, WorkloadSpec, catalogue, read_workload
 from farm.errors import UsageError
 from farm.model import Backend, Claim, Decision, Gate, Measuring, Model, Stage, StateKind, Tier, Waiver
+from farm.releases import is_torch_family
 from farm.statistics import least_restarts
 
 __all__ = ["Matrix", "Planning", "load_matrix", "matrix_schema"]
@@ -37,6 +39,8 @@ class _Case(_Checked):
     suites: tuple[str, ...] = ("standard",)
     parameters: dict[str, int | float | str | bool] = {}
     production_shape: bool = False
+    packages: bool = False
+    """Whether the program is compiled ahead of time, too: half a minute a release."""
 
 
 class _Workload(_Checked):
@@ -97,6 +101,7 @@ class _Tier(_Checked):
     determinism: Literal["bitwise", "no worse", "off"] = "bitwise"
     compile_ratio: Positive
     graph_breaks: Annotated[int, Field(ge=0)]
+    recompiles: Annotated[int, Field(ge=0)] = 0
     drift_ratio: Annotated[float, Field(gt=1)] | None = None
     rollback_s: Positive
     state_required: tuple[StateKind, ...] = ()
@@ -199,6 +204,8 @@ class _File(_Checked):
     gates: tuple[Gate, ...]
     decisions: tuple[Decision, ...]
     versions: dict[str, str]
+    packages: tuple[str, ...] = ()
+    """Requirements installed beside torch in every arm, in one version for all: what an export to ONNX needs."""
     workload: Annotated[tuple[_Workload, ...], Field(min_length=1)]
     suite: Annotated[dict[str, _Suite], Field(min_length=1)]
     tier: Annotated[tuple[_Tier, ...], Field(min_length=1)]
@@ -279,6 +286,8 @@ class Matrix:
     waivers: tuple[Waiver, ...] = ()
     claims: tuple[Claim, ...] = ()
     """What the release says of itself."""
+    packages: tuple[str, ...] = ()
+    """Requirements installed beside torch in every arm."""
 
     @cached_property
     def digest(self) -> str:
@@ -309,7 +318,7 @@ class Matrix:
         stages = [stage.model_dump(mode="json") for stage in self.stages]
         waivers = [waiver.model_dump(mode="json") for waiver in self.waivers]
         claims = [claim.model_dump(mode="json") for claim in self.claims]
-        return Content(content=[*content, self.caveats, stages, waivers, claims]).digest()
+        return Content(content=[*content, self.caveats, stages, waivers, claims, self.packages]).digest()
 
     def release(self, request: str) -> str:
         """Return what ``request`` stands for: a name of [versions], or itself."""
@@ -486,6 +495,7 @@ def _matrix(checked: _File, where: str, source: str, path: Path | None) -> Matri
     _check_stages(checked, names, where)
     _check_waivers(checked, workloads, where)
     _check_claims(checked, workloads, where)
+    _check_packages(checked.packages, where)
     return Matrix(
         source=source,
         path=path,
@@ -508,7 +518,19 @@ def _matrix(checked: _File, where: str, source: str, path: Path | None) -> Matri
             Waiver(**waiver.model_dump() | {"expires": waiver.expires.isoformat()}) for waiver in checked.waiver
         ),
         claims=tuple(Claim(**claim.model_dump()) for claim in checked.claim),
+        packages=checked.packages,
     )
+
+
+def _check_packages(packages: Sequence[str], where: str) -> None:
+    """Refuse what is no requirement, and what moves with torch: that is what is compared."""
+    for text in packages:
+        try:
+            name = Requirement(text).name
+        except InvalidRequirement as error:
+            raise UsageError(f"{where}, packages: '{text}' is no requirement: {str(error).splitlines()[0]}") from None
+        if is_torch_family(name):
+            raise UsageError(f"{where}, packages: '{name}' moves with torch; name packages that are equal in both arms")
 
 
 def _check_stages(checked: _File, workloads: Sequence[str], where: str) -> None:
@@ -621,7 +643,9 @@ def _workload(entry: _Workload, known: Mapping[str, WorkloadSpec], where: str, p
     cases = {case.name: case for case in spec.cases}
     for extra in entry.case:
         parameters = spec.case_parameters(extra.parameters, f"{here}, case[{extra.name}]")
-        cases[extra.name] = CaseSpec(extra.name, extra.suites, parameters, extra.production_shape)
+        if extra.packages and not spec.exports:
+            raise UsageError(f"{here}, case[{extra.name}]: {NO_PACKAGE}")
+        cases[extra.name] = CaseSpec(extra.name, extra.suites, parameters, extra.production_shape, extra.packages)
     if entry.cases is not None:
         for name in entry.cases:
             if name not in cases:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import get_args
+from typing import Literal, get_args
 
 from packaging.version import Version
 
 from farm.aa import aa_cells
 from farm.budget import Need, calibrations_for, confirming_restarts, fitted, need_words
 from farm.capability import backend_of
-from farm.catalogue import CaseSpec, workload_digest
+from farm.catalogue import CaseSpec, WorkloadSpec, workload_digest
 from farm.errors import UsageError
 from farm.matrix import Matrix, MatrixWorkload
 from farm.model import (
@@ -308,9 +308,19 @@ def _cell(
             }
         ),
         gates=tuple(gates if spec.compiles or spec.exports else [g for g in gates if g is not Gate.COMPILE_EXPORT]),
+        programs=_programs(spec, case),
         caveats=workload.caveats,
         broken_control=parts.broken.get(backend),
     )
+
+
+def _programs(spec: WorkloadSpec, case: CaseSpec) -> tuple[Literal["compile", "export", "package"], ...]:
+    asked: dict[Literal["compile", "export", "package"], bool] = {
+        "compile": spec.compiles,
+        "export": spec.exports,
+        "package": case.packages,
+    }
+    return tuple(name for name, wanted in asked.items() if wanted)
 
 
 def _arms(workload: MatrixWorkload, backend: Backend, parts: _Parts) -> tuple[Arm, ...]:

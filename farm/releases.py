@@ -21,6 +21,7 @@ from farm.installer import InstallerError, lock, redact_text, unserved
 from farm.model import Backend, Environment, EnvironmentRefused, LockedPackage, Release, Side
 
 __all__ = [
+    "SHARED_PACKAGES",
     "ReleaseRequest",
     "Resolution",
     "is_torch_family",

@@ -25,6 +25,7 @@ from farm.model import (
     Examination,
     Gate,
     Host,
+    Loaded,
     LockedPackage,
     Measuring,
     Memory,
@@ -33,10 +34,13 @@ from farm.model import (
     Output,
     Plan,
     Question,
+    Recompiles,
     Rehearsal,
     Release,
     Restart,
     RunState,
+    SavedProgram,
+    ShapeCall,
     Side,
     Tier,
     Trace,
@@ -183,11 +187,34 @@ def program(**more: Any) -> CompileExport:
         "cold_ns": 8 * 10**9,
         "warm_ns": 2 * 10**9,
         "compiled": {"y": comparison()},
-        "export_outcome": Outcome.OK,
-        "export_bytes": 4096,
-        "reloaded": {"y": comparison()},
+        "programs": {"exported program": saved()},
     }
     return CompileExport(**fields | more)
+
+
+def saved(**more: Any) -> SavedProgram:
+    """Return a program that was made, and loaded well by the release that made it and by the other one."""
+    fields: dict[str, Any] = {"outcome": Outcome.OK, "size_bytes": 4096, "loaded": loaded(), "elsewhere": loaded()}
+    return SavedProgram(**fields | more)
+
+
+def loaded(**outputs: Comparison) -> Loaded:
+    return Loaded(outcome=Outcome.OK, outputs={"1x37": outputs or {"y": comparison()}})
+
+
+def compiled_over(*new_graphs: int, dynamic: str = "None", **more: Any) -> Recompiles:
+    """Return a compilation over as many shapes as there are numbers of new graphs."""
+    calls = tuple(
+        ShapeCall(
+            shape=f"1x{place + 2}",
+            new_graphs=new,
+            reasons=("size mismatch",) if place and new else (),
+            ran="compiled",
+            outputs={"y": comparison()},
+        )
+        for place, new in enumerate(new_graphs)
+    )
+    return Recompiles(**{"dynamic": dynamic, "outcome": Outcome.OK, "calls": calls} | more)
 
 
 def ok(programs: CompileExport | None = None, **examined: Any) -> ArmResult:

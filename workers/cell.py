@@ -40,6 +40,7 @@ from workers.examination import Examiner, setup_fields
 from workers.hygiene import host_checks
 from workers.noise import NoiseHistory
 from workers.probe import probe_host
+from workers.programs import ProgramExaminer
 from workers.rehearsal import rehearse
 from workers.runner_environment import padding, runner_environment
 from workers.session import RunnerSession
@@ -190,7 +191,8 @@ class _CellRun:
             self.arms |= examiner.examine(self._living())
         if Gate.COMPILE_EXPORT in self.cell.gates:
             with self._phase("compile"):
-                for name, found in examiner.compile_and_export(self._living()).items():
+                programs = ProgramExaminer(self.cell, self.scratch, self.workload, self._start_untimed, START_TIMEOUT_S)
+                for name, found in programs.compile_and_export(self._living()).items():
                     self.arms[name] = self.arms[name].model_copy(update={"compile_export": found})
         if not TIMED & set(self.cell.gates):
             return Timing(stopped_because="no gate asks for restarts")

@@ -15,7 +15,7 @@ from farm.matrix import Matrix, MatrixWorkload, Planning
 from farm.model import Cell, CellOrder, CellResult, CellVerdicts, Evidence, Gate, Plan, Progress, RunState
 from farm.owners import owner_name
 from farm.plan import PlanRequest, make_plan
-from farm.releases import resolve
+from farm.releases import SHARED_PACKAGES, resolve
 from farm.settings import Home
 from farm.soundness import Finding, findings, of_file
 from workers.cell import START_TIMEOUT_S, run_cell
@@ -53,10 +53,12 @@ def check(
     home: Home,
     matrix: Matrix,
     progress: Callable[[Sequence[Cell], Sequence[CellResult], Progress | None], None],
+    waiting: Callable[[], None],
 ) -> Checked:
     """Return what ``cases`` of ``spec`` show where ``release`` is measured against itself.
 
-    ``progress`` is called with the cells, the results so far and where the current one stands. Raises UsageError for
+    ``progress`` is called with the cells, the results so far and where the current one stands, ``waiting`` while
+    another measurement has the machine. Raises UsageError for
     a release that cannot be meant, EnvironmentFailed where it cannot be installed.
     """
     plan = _plan(spec, cases, release, matrix)
@@ -66,7 +68,7 @@ def check(
     results: list[CellResult] = []
     seeds: dict[str, list[str]] = {}
     progress(plan.cells, results, None)
-    with machine_lease(lambda: None, lambda: False) as lease:
+    with machine_lease(waiting, lambda: False) as lease:
         for cell in plan.cells:
             order = CellOrder(
                 run_id=RUN,
@@ -117,7 +119,10 @@ def _plan(spec: WorkloadSpec, cases: Sequence[CaseSpec], release: str, matrix: M
         tiers=tiers,
     )
     host = probe_host()
-    resolution = resolve(release, release, platform=host.platform, python=host.python, backend="cpu")
+    beside = (*SHARED_PACKAGES, *matrix.packages)
+    resolution = resolve(
+        release, release, platform=host.platform, python=host.python, backend="cpu", shared_packages=beside
+    )
     request = PlanRequest(release, release, SUITE, ("cpu",))
     # Of a host that is many things only the CPU is asked.
     return make_plan(trial, request, [host], lambda backend, machine: resolution)

@@ -1,6 +1,6 @@
-"""The untimed passes of a cell's arms: what they compute, whether it repeats, what they hold, how they compile.
+"""The untimed pass of a cell's arms: what they compute, whether it repeats, what they hold.
 
-Each pass has processes of its own, with the allocator as it comes. On the CPU arms go two at a time, since nothing is
+It has processes of its own, with the allocator as it comes. On the CPU arms go two at a time, since nothing is
 timed against anything but its own limit; on a device one at a time, since it tells what is in use by all together, and
 two arms that fit one by one need not fit at once (CASES.md M12).
 """
@@ -8,8 +8,7 @@ two arms that fit one by one need not fit at once (CASES.md M12).
 from __future__ import annotations
 
 import hashlib
-import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,6 @@ from farm.model import (
     Arm,
     ArmResult,
     Cell,
-    Comparison,
-    CompileExport,
     Drill,
     Examination,
     Memory,
@@ -30,7 +27,7 @@ from farm.model import (
     Side,
     Trace,
 )
-from workers.comparison import compare, compare_outputs, load
+from workers.comparison import compare_outputs
 from workers.session import ArmEnded, RunnerSession
 
 __all__ = ["DEVICES", "Examiner", "reference_of", "setup_fields"]
@@ -109,12 +106,6 @@ class Examiner:
                 result = result.model_copy(update={"examination": examined})
             results[arm.name] = result
         return results
-
-    def compile_and_export(self, arms: Iterable[Arm]) -> dict[str, CompileExport]:
-        """Return how every arm compiles (cold, then warm in a second process) and exports, saves and loads."""
-        arms = list(arms)
-        with ThreadPoolExecutor(max_workers=self._at_once) as pool:
-            return dict(zip((arm.name for arm in arms), pool.map(self._compile_and_export_one, arms), strict=True))
 
     # -- examination --------------------------------------------------------------------------------------------
 
@@ -207,78 +198,7 @@ class Examiner:
             packed=packed if travels else b"",
         )
 
-    # -- compile and export -------------------------------------------------------------------------------------
-
-    def _compile_and_export_one(self, arm: Arm) -> CompileExport:
-        """Compile cold and export in one process; compile warm and load the saved program in the next."""
-        caches = self.scratch / "compile" / arm.name
-        shutil.rmtree(caches, ignore_errors=True)
-        program = str(self.scratch / f"{arm.name}.pt2")
-        first = self._ask(arm, "compile-cold", caches, {"compile": {}, "export": {"file": program}})
-        second = self._ask(arm, "compile-warm", caches, {"compile": {}, "load_exported": {"file": program}})
-        cold, warm = first["compile"], second["compile"]
-        exported, loaded = first["export"], second["load_exported"]
-        fields: dict[str, Any] = {}
-        for name, ended in (
-            ("compile", next((one for one in (cold, warm) if isinstance(one, ArmEnded)), None)),
-            ("export", next((one for one in (exported, loaded) if isinstance(one, ArmEnded)), None)),
-        ):
-            fields[f"{name}_outcome"] = ended.outcome if ended else Outcome.OK
-            fields[f"{name}_reason"] = ended.reason if ended else ""
-        if not isinstance(cold, ArmEnded):
-            fields |= {"graphs": cold["graphs"], "graph_breaks": cold["graph_breaks"]}
-            fields |= {"cold_ns": cold["first_call_ns"], "compiled": _comparisons(cold["outputs"], cold["eager"])}
-        if not isinstance(warm, ArmEnded):
-            fields |= {"warm_ns": warm["first_call_ns"], "compiled_warm": _comparisons(warm["outputs"], warm["eager"])}
-        if not isinstance(exported, ArmEnded):
-            fields["export_bytes"] = exported["bytes"]
-            if not isinstance(loaded, ArmEnded):
-                fields["reloaded"] = _comparisons(loaded["outputs"], exported["eager"])
-        return CompileExport(**fields)
-
-    def _ask(
-        self, arm: Arm, purpose: str, caches: Path, questions: Mapping[str, dict[str, Any]]
-    ) -> dict[str, dict[str, Any] | ArmEnded]:
-        """Put ``questions`` to one fresh runner; one that ends it is its answer, and the rest go to another."""
-        answers: dict[str, dict[str, Any] | ArmEnded] = {}
-        while len(answers) < len(questions):
-            left = [name for name in questions if name not in answers]
-            try:
-                with self._start(arm.name, purpose, caches) as session:
-                    session.hello(self._start_timeout_s)
-                    session.request("setup", self._timeout_s, **setup_fields(self.cell, arm, self.workload))
-                    for name in left:
-                        folder = self._folder(arm, f"{purpose}-{name}")
-                        answers[name] = session.request(name, self._timeout_s, directory=str(folder), **questions[name])
-            except ArmEnded as ended:
-                answers[next(name for name in left if name not in answers)] = ended
-        return answers
-
     def _folder(self, arm: Arm, purpose: str) -> Path:
         folder = self.scratch / "outputs" / f"{arm.name}-{purpose}"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
-
-
-def _comparisons(
-    outputs: Mapping[str, Mapping[str, Any]], eager: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Comparison]:
-    """Return every compiled or reloaded output against the eager one; one that is missing has another shape."""
-    found = {}
-    for name, reference in eager.items():
-        entry = outputs.get(name)
-        if entry is None:
-            found[name] = Comparison(
-                finite=False,
-                reference_finite=True,
-                same_shape=False,
-                bitwise_equal=False,
-                rms_error=float("nan"),
-                max_error=float("nan"),
-                reference_rms=float("nan"),
-                gain=float("nan"),
-            )
-        else:
-            equal = entry.get("sha256") == reference.get("sha256")
-            found[name] = compare(load(entry), load(reference), bitwise_equal=equal)
-    return found

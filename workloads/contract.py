@@ -8,7 +8,7 @@ held against one oracle, the first path on the CPU.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -34,7 +34,8 @@ class Workload:
     - ``parameters``: ``{"batch": {"default": 2, "doc": "sequences a step"}}``, with ``choices`` where they are few;
     - ``paths``: ``{"eager": "as we run it today"}``, the old path first; a path that exists only from a release on
       is written ``{"doc": "…", "needs": "2.13"}``;
-    - ``cases``: ``{"infer": {"suites": ["smoke"], "parameters": {"batch": 4}, "production_shape": False}}``;
+    - ``cases``: ``{"infer": {"suites": ["smoke"], "parameters": {"batch": 4}, "production_shape": False}}``; with
+      ``"packages": True`` the program is also compiled ahead of time, which takes half a minute a release;
     - ``track``: "production" or "prototype"; ``compiles`` and ``exports``: whether `program` gives a module.
     """
 
@@ -62,6 +63,14 @@ class Workload:
         """Return which implementation ran in the last step, as proven; raise `FellBack` if it was another."""
         return ""
 
+    def graphs_ran(self) -> int:
+        """Return how many compiled graphs a step runs, by its profile: 0 where torch.compile gave up in silence."""
+        from torch.profiler import ProfilerActivity, profile
+
+        with profile(activities=[ProfilerActivity.CPU]) as trace:
+            self.step()
+        return sum(event.count for event in trace.key_averages() if "CompiledFxGraph" in event.key)
+
     def facts(self) -> Mapping[str, str | float | bool]:
         """Return what is worth knowing of a step and is no output: "blocks skipped": 0.93, "loss after 100 steps".
 
@@ -79,6 +88,22 @@ class Workload:
     def program(self) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
         """Return the module and its inputs that torch.compile and torch.export are asked for."""
         raise Unsupported("this workload has no module to compile or export")
+
+    def shapes(self) -> Sequence[tuple[torch.Tensor, ...]]:
+        """Return inputs of `program` in the shapes that really come, in the order in which they come.
+
+        A length distribution, repeats and single items included: torch.compile is told all of them one after the other,
+        and what leaves Python is compared on each. Default: none, and neither is asked.
+        """
+        return ()
+
+    def dynamic_shapes(self) -> Any:
+        """Return what torch.export is told of the sizes that vary, as its ``dynamic_shapes``; None: nothing varies."""
+        return None
+
+    def wrong_inputs(self) -> Mapping[str, tuple[torch.Tensor, ...]]:
+        """Return inputs that the program was not made for, by what is wrong with them: "wrong dtype", "too long"."""
+        return {}
 
     def to_oracle(self) -> None:
         """Turn this set-up, made on the CPU, into its own reference: every floating tensor and module becomes float64.

@@ -148,6 +148,9 @@ def _once(ended: ArmResult) -> Iterator[tuple[str, float | int]]:
             yield "graph_breaks", programs.graph_breaks
         spent = (("compile_cold_ns", programs.cold_ns), ("compile_warm_ns", programs.warm_ns))
         yield from ((name, value) for name, value in spent if value is not None and value > 0)
+        for mode in programs.recompiles:
+            if mode.outcome is Outcome.OK:
+                yield f"graphs_dynamic_{mode.dynamic.lower()}", mode.graphs
 
 
 def environment_of(plan: Plan, arm: Arm, result: CellResult | None) -> Environment | None:

@@ -149,6 +149,8 @@ class Cell(Model):
     caveats: tuple[str, ...] = ()
     state: tuple[StateKind, ...] = ()
     """Of a rehearsal: what the candidate writes and the baseline must open."""
+    programs: tuple[Literal["compile", "export", "package"], ...] = ("compile", "export")
+    """What compile_export asks of the workload's module; "package" is AOTInductor's."""
     broken_control: str | None = None
     """"build variant differs": measured all the same, and never better than `defer`."""
     stage: str = ""
@@ -184,6 +186,8 @@ class Tier(Model):
     compile_ratio: float
     graph_breaks: int
     """Greatest number of graph breaks more than the baseline has."""
+    recompiles: int = 0
+    """Greatest number of graphs more than the baseline's over the shapes that a workload names."""
     drift_ratio: float | None = None
     """Greatest drift of the control arm over a cell, either way, 1.05 is 5 %: beyond it no time is judged; None: not
     asked beside what makes a cell invalid for everybody."""

@@ -193,26 +193,109 @@ class Examination(Model):
     """None where the path has no switch, or is the old one."""
 
 
-class CompileExport(Model):
-    """torch.compile and torch.export of one arm: made in one process, met again in another."""
+CacheTemperature = Literal["none", "cold", "warm", "mixed"]
+ProgramKind = Literal["exported program", "dynamic program", "compiled package", "ONNX model"]
+"""How a module leaves Python: exported for one shape, for shapes that vary, compiled ahead of time, as ONNX."""
 
-    compile_outcome: Outcome
+
+class ShapeCall(Model):
+    """One call of a compiled module, in the order in which shapes come."""
+
+    shape: str
+    """"1x37": of the inputs."""
+    new_graphs: int
+    """Compiled for this call."""
+    reasons: tuple[str, ...] = ()
+    """Why it was compiled again, in torch's words."""
+    ran: Literal["compiled", "eager"]
+    """What a second call of this shape ran, by its profile."""
+    outputs: dict[str, Comparison]
+    """Against eager ones."""
+
+
+class Recompiles(Model):
+    """One way of torch.compile over all shapes of a workload."""
+
+    dynamic: Literal["None", "True", "False"]
+    outcome: Outcome
+    reason: str = ""
+    calls: tuple[ShapeCall, ...] = ()
+    limit_hit: str = ""
+    """Torch's words where it compiled no further: new shapes run eager from then on, and nothing else says so."""
+    pass_ns: int | None = None
+    """All shapes once more, nothing left to compile; median of some passes."""
+    eager_pass_ns: int | None = None
+
+    @property
+    def graphs(self) -> int:
+        return sum(call.new_graphs for call in self.calls)
+
+
+class Loaded(Model):
+    """A saved program in a fresh process, which has no source of the model."""
+
+    outcome: Outcome
+    reason: str = ""
+    outputs: dict[str, dict[str, Comparison]] = Field(default_factory=dict)
+    """Against the eager ones of the release that made it, by the inputs' shape, then by name."""
+
+
+class WrongInput(Model):
+    """What a program did with inputs that it was not made for, in a process of its own."""
+
+    result: Literal["refused", "accepted", "aborted", "no answer"]
+    """"refused": an error that can be caught. "accepted": outputs. "aborted": it took the process with it."""
+    words: str = ""
+
+
+class SavedProgram(Model):
+    """A program on its way out of Python: made, saved, loaded again here and by the other release."""
+
+    outcome: Outcome
+    """Of making and saving it."""
+    reason: str = ""
+    size_bytes: int | None = None
+    made_ns: int | None = None
+    operators: tuple[str, ...] = ()
+    """By name: those outside Core ATen, which another runtime need not know; or those on which making it failed."""
+    loaded: Loaded | None = None
+    """By the release that made it."""
+    elsewhere: Loaded | None = None
+    """By the other release."""
+    wrong_inputs: dict[str, WrongInput] = Field(default_factory=dict)
+
+
+class CompileExport(Model):
+    """torch.compile and the ways out of Python of one arm: made in one process, met again in others."""
+
+    compile_outcome: Outcome | None = None
+    """None where it is not asked."""
     compile_reason: str = ""
     graphs: int | None = None
     graph_breaks: int | None = None
+    break_reasons: dict[str, int] = Field(default_factory=dict)
+    """How often the graph broke for which reason, in torch's words."""
     cold_ns: int | None = None
     """First call, new process, empty cache folder."""
+    cold_cache: CacheTemperature = "none"
+    """What that process found in the caches by torch's own count: "none" where it tells nothing."""
+    cold_again_ns: tuple[int, ...] = ()
+    """The same again, each with a process and an empty cache folder of its own, where one answer was not enough."""
     warm_ns: int | None = None
     """First call, second process, the same cache folder."""
+    warm_cache: CacheTemperature = "none"
     compiled: dict[str, Comparison] = Field(default_factory=dict)
     """Compiled outputs against eager ones of the same arm."""
     compiled_warm: dict[str, Comparison] = Field(default_factory=dict)
     """The same of the second process, whose program came from the cache (CASES.md V10)."""
-    export_outcome: Outcome
-    export_reason: str = ""
-    export_bytes: int | None = None
-    reloaded: dict[str, Comparison] = Field(default_factory=dict)
-    """Outputs of the saved program, loaded in a fresh process, against eager ones."""
+    recompiles: tuple[Recompiles, ...] = ()
+    """Over the shapes that the workload names; empty where it names none."""
+    programs: dict[ProgramKind, SavedProgram] = Field(default_factory=dict)
+
+    @property
+    def least_cold_ns(self) -> int | None:
+        """Return the shortest cold first call: what else a machine does only ever adds to it."""
+        return None if self.cold_ns is None else min((self.cold_ns, *self.cold_again_ns))
 
 
 class ArmResult(Model):

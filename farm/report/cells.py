@@ -14,7 +14,6 @@ from farm.model import (
     Calibration,
     Cell,
     CellResult,
-    Comparison,
     Evidence,
     Finding,
     Judgement,
@@ -25,6 +24,7 @@ from farm.power import noise_fence
 from farm.report.environments import EnvironmentView, environment_views
 from farm.report.findings import finding_lines
 from farm.report.pairs import PairView, pair_views
+from farm.report.programs import compared_words, program_rows
 from farm.report.text import anchor, fact, percent, plural, seconds
 from farm.report.traces import OperatorsView, operators_view, trace_words
 from farm.statistics import counted
@@ -191,19 +191,8 @@ def _figures(ended: ArmResult) -> Rows:
         if examined.trace is not None:
             rows.append(("trace", trace_words(examined.trace)))
     if programs is not None:
-        rows += [
-            ("compile", f"{programs.compile_outcome} {programs.compile_reason}".strip()),
-            ("graphs, graph breaks", _both(programs.graphs, programs.graph_breaks)),
-            ("cold first call", seconds(programs.cold_ns)),
-            ("warm first call", seconds(programs.warm_ns)),
-            ("export", f"{programs.export_outcome} {programs.export_reason}".strip()),
-            ("exported program", mebibytes(programs.export_bytes)),
-        ]
+        rows += program_rows(programs)
     return tuple((name, value) for name, value in rows if value)
-
-
-def _both(one: int | None, other: int | None) -> str:
-    return "" if one is None and other is None else f"{one}, {other}"
 
 
 def _outputs(ended: ArmResult) -> tuple[tuple[str, str, str, str], ...]:
@@ -213,23 +202,11 @@ def _outputs(ended: ArmResult) -> tuple[tuple[str, str, str, str], ...]:
         (
             name,
             f"{output.dtype} {'×'.join(map(str, output.shape)) or 'scalar'}",
-            _error(output.against_oracle),
-            _error(output.against_reference),
+            compared_words(output.against_oracle),
+            compared_words(output.against_reference),
         )
         for name, output in ended.examination.outputs.items()
     )
-
-
-def _error(compared: Comparison | None) -> str:
-    if compared is None:
-        return ""
-    if not compared.same_shape:
-        return "another shape"
-    if not compared.finite:
-        return "not finite" if compared.reference_finite else "not finite, nor is the other"
-    if compared.bitwise_equal:
-        return "bitwise equal"
-    return f"rms error {compared.rms_error:.3g}, greatest {compared.max_error:.3g}, gain {compared.gain:.6g}"
 
 
 def _question(cell: Cell) -> Rows:

@@ -50,7 +50,7 @@ def tried(resolution: Any, shared_home: Path, built: Any, monkeypatch: pytest.Mo
     def run(file: Path) -> Checked:
         spec = read_workload(file)
         cases = [case for case in spec.cases if "smoke" in case.suites]
-        return check(spec, cases, "2.13.0", Home(shared_home), matrix, lambda cells, results, told: None)
+        return check(spec, cases, "2.13.0", Home(shared_home), matrix, lambda cells, results, told: None, lambda: None)
 
     return run
 

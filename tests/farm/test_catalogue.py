@@ -164,7 +164,7 @@ def test_the_catalogue_is_read_without_torch_by_the_name_of_each_entry() -> None
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     folder = Path(str(importlib.resources.files("workloads")))
     names = sorted({file.stem for file in folder.glob("*.py")} - {"__init__", "contract"})
-    assert {"cutedsl_ops", "flex_attention", "linear_cross_entropy", "transformer_block"} <= set(names)
+    assert {"exported_decoder", "flex_attention", "linear_cross_entropy", "transformer_block"} <= set(names)
     assert said.split() == [*(f"{name}={name}" for name in names), "False", "False"]
 
 
@@ -317,11 +317,17 @@ def test_a_declaration_of_another_kind_is_refused(read: Read, tmp_path: Path, ol
         (HEAD, 'cases = {"c": []}', "case 'c' must be dict"),
         (HEAD, 'cases = {"c": {"suites": "smoke"}}', "case 'c': 'suites' must be list or tuple"),
         (HEAD, 'cases = {"c": {"parameters": []}}', "case 'c': 'parameters' must be dict"),
+        (
+            HEAD,
+            'cases = {"c": {"packages": True}}',
+            "case 'c': packages = True needs a workload that says exports = True"
+            ": what is packaged is the exported program",
+        ),
         (HEAD, 'cases = {"c": {"production_shape": "no"}}', "case 'c': 'production_shape' must be bool"),
         (
             HEAD,
             'cases = {"c": {"suite": []}}',
-            "case 'c': unknown key 'suite'; allowed are suites, parameters, production_shape",
+            "case 'c': unknown key 'suite'; allowed are suites, parameters, production_shape, packages",
         ),
         (HEAD, 'cases = {"c": {"parameters": {"n": 1}}}', "case 'c': no parameter 'n'; allowed are "),
     ],

@@ -8,19 +8,34 @@ from typing import Any
 import pytest
 
 from farm.gates import judge_gate
-from farm.model import Gate, KeptState, Outcome, Status, Validity, Verdict
+from farm.model import (
+    Gate,
+    KeptState,
+    Loaded,
+    Outcome,
+    Recompiles,
+    SavedProgram,
+    ShapeCall,
+    Status,
+    Validity,
+    Verdict,
+    WrongInput,
+)
 from tests.evidence import (
     ask,
     cell,
     comparison,
+    compiled_over,
     ended,
     life,
+    loaded,
     ok,
     program,
     rehearsal_cell,
     rehearsed,
     restarts,
     result,
+    saved,
     tier,
 )
 
@@ -78,23 +93,32 @@ def compiled(baseline: dict[str, Any] | None = None, limits: dict[str, Any] | No
     [
         ({}, Status.PASS),
         ({"compile_outcome": Outcome.CRASHED}, Status.FAIL),
-        ({"export_outcome": Outcome.FAILED}, Status.FAIL),
+        ({"compile_outcome": None}, Status.UNTESTED),
         ({"graph_breaks": 1}, Status.FAIL),
         ({"graph_breaks": None}, Status.UNTESTED),
+        # Given up on in silence: it runs, eager.
+        ({"graphs": 0}, Status.FAIL),
         ({"cold_ns": 9 * 10**9}, Status.PASS),
         ({"cold_ns": 12 * 10**9}, Status.INCONCLUSIVE),
         ({"cold_ns": 20 * 10**9}, Status.FAIL),
+        # Once more it was as quick as ever: what else the machine does only ever adds.
+        ({"cold_ns": 20 * 10**9, "cold_again_ns": (9 * 10**9, 14 * 10**9)}, Status.PASS),
+        ({"cold_ns": 20 * 10**9, "cold_again_ns": (19 * 10**9, 21 * 10**9)}, Status.FAIL),
+        ({"cold_again_ns": (0,)}, Status.UNTESTED),
         ({"cold_ns": None}, Status.UNTESTED),
         ({"cold_ns": 0}, Status.UNTESTED),
         ({"cold_ns": -(10**9)}, Status.UNTESTED),
         ({"compiled": {}}, Status.UNTESTED),
-        ({"reloaded": {}}, Status.UNTESTED),
+        ({"programs": {}}, Status.UNTESTED),
         ({"compiled": {"y": comparison(rms_error=1e-3)}}, Status.FAIL),
         ({"compiled": {"y": comparison(rms_error=math.nan)}}, Status.FAIL),
         ({"compiled_warm": {"y": comparison()}}, Status.PASS),
         # CASES.md V10: a stale cache gives another program than the one that was compiled.
         ({"compiled_warm": {"y": comparison(rms_error=1e-3)}}, Status.FAIL),
-        ({"reloaded": {"y": comparison(finite=False, rms_error=math.nan)}}, Status.FAIL),
+        # CASES.md M1: what is found is not compiled.
+        ({"cold_cache": "warm"}, Status.UNTESTED),
+        ({"cold_cache": "mixed"}, Status.UNTESTED),
+        ({"cold_cache": "cold", "warm_cache": "cold"}, Status.PASS),
     ],
 )
 def test_programs_are_judged_where_they_were_made_and_read(candidate: dict[str, Any], status: Status) -> None:
@@ -114,6 +138,171 @@ def test_a_compilation_that_the_candidate_fixes_is_judged_by_itself() -> None:
 def test_a_baseline_that_counted_nothing_is_no_measure() -> None:
     assert compiled({"cold_ns": 0}).status is Status.UNTESTED
     assert compiled({"graph_breaks": None}).status is Status.UNTESTED
+
+
+def test_outputs_that_are_wrong_in_both_arms_are_no_worse_and_not_right() -> None:
+    off = {"compiled": {"y": comparison(rms_error=1e-3)}}
+    assert compiled(off, **off).status is Status.UNTESTED
+
+
+def test_a_break_more_is_told_with_its_reason_and_another_reason_is_a_note() -> None:
+    found = compiled({"graph_breaks": 1, "break_reasons": {"print": 1}}, graph_breaks=2, break_reasons={"item": 2})
+    assert (found.status, found.reason) == (Status.FAIL, "2 graph breaks, were 1: item")
+    found = compiled({"graph_breaks": 1, "break_reasons": {"print": 1}}, graph_breaks=1, break_reasons={"item": 1})
+    assert found.status is Status.PASS
+    assert "breaks for other reasons: item" in found.reason
+
+
+def test_warm_is_compared_with_warm_alone() -> None:
+    def names(**candidate: Any) -> list[str]:
+        found = compiled({"warm_cache": "warm"}, **candidate)
+        return [figure.name for figure in (found.figure, *found.others) if figure]
+
+    assert "warm compile ratio" in names(warm_cache="warm")
+    assert "warm compile ratio" not in names(warm_cache="cold")
+    assert "compiles again" in compiled({"warm_cache": "warm"}, warm_cache="cold").reason
+
+
+# -- over shapes that really come ----------------------------------------------------------------------------------
+
+
+def over_shapes(
+    candidate: Recompiles | None, baseline: Recompiles | None = None, limits: dict[str, Any] | None = None
+) -> Verdict:
+    before = {"recompiles": () if baseline is None else (baseline,)}
+    return compiled(before, limits, recompiles=() if candidate is None else (candidate,))
+
+
+def eager_from(place: int, *new_graphs: int) -> Recompiles:
+    """Return a compilation that gave up at the call ``place`` without a word of the library's."""
+    found = compiled_over(*new_graphs, dynamic="False")
+    calls = [
+        call.model_copy(update={"ran": "eager" if at >= place else "compiled"}) for at, call in enumerate(found.calls)
+    ]
+    return found.model_copy(update={"calls": tuple(calls), "limit_hit": "recompile limit exceeded at 1x4"})
+
+
+FAR = ShapeCall(shape="1x2", new_graphs=1, ran="compiled", outputs={"y": comparison(rms_error=1e-3)})
+SHORTER = compiled_over(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "baseline", "limits", "status", "said"),
+    [
+        (compiled_over(1, 1, 0), compiled_over(1, 1, 0), {}, Status.PASS, "over 3 shapes 2 with dynamic=None graphs"),
+        (compiled_over(1, 1, 1), compiled_over(1, 1, 0), {}, Status.FAIL, "3 graphs over 3 shapes, were 2"),
+        (compiled_over(1, 1, 1), compiled_over(1, 1, 0), {"recompiles": 1}, Status.PASS, ""),
+        (compiled_over(1, 0, 0), compiled_over(1, 1, 0), {}, Status.PASS, ""),
+        (eager_from(2, 1, 1, 0), compiled_over(1, 1, 1, dynamic="False"), {}, Status.FAIL, "never in the baseline"),
+        (eager_from(2, 1, 1, 0), eager_from(2, 1, 1, 0), {}, Status.PASS, "1 shapes run eager, as before"),
+        (eager_from(1, 1, 0, 0), eager_from(2, 1, 1, 0), {}, Status.FAIL, "2 of 3 shapes run eager (1x3), were 1"),
+        (compiled_over(1, calls=(FAR,)), compiled_over(1), {}, Status.FAIL, "1x2 compiled with dynamic=None 'y'"),
+        (compiled_over(1, calls=(FAR,)), compiled_over(1, calls=(FAR,)), {}, Status.UNTESTED, "nor is it"),
+        (SHORTER, compiled_over(1, 1, 0), {}, Status.UNTESTED, "different shapes"),
+        (None, compiled_over(1), {}, Status.UNTESTED, "in different ways"),
+        (
+            Recompiles(dynamic="True", outcome=Outcome.CRASHED, reason="SIGSEGV"),
+            compiled_over(1, dynamic="True"),
+            {},
+            Status.FAIL,
+            "compile with dynamic=True crashed: SIGSEGV",
+        ),
+    ],
+)
+def test_compiling_over_shapes_is_judged_by_graphs_limits_and_outputs(
+    candidate: Recompiles | None, baseline: Recompiles, limits: dict[str, Any], status: Status, said: str
+) -> None:
+    found = over_shapes(candidate, baseline, limits)
+    assert found.status is status
+    assert said in found.reason
+
+
+# -- programs that leave -------------------------------------------------------------------------------------------
+
+OFF = comparison(rms_error=1e-3)
+LOST = Loaded(outcome=Outcome.FAILED, reason="schema 9 is not known")
+GONE = SavedProgram(outcome=Outcome.FAILED, reason="operators aten.det: no shim", operators=("aten.det",))
+
+
+def leaving(candidate: SavedProgram | None, baseline: SavedProgram, kind: str = "exported program") -> Verdict:
+    rest = {"exported program": saved()}
+    return compiled({"programs": rest | {kind: baseline}}, programs=rest | ({kind: candidate} if candidate else {}))
+
+
+@pytest.mark.parametrize(
+    ("candidate", "baseline", "status", "said"),
+    [
+        (saved(), saved(), Status.PASS, "saved and loaded, by the other release too, agree"),
+        (GONE, saved(), Status.FAIL, "exported program: failed: operators aten.det: no shim; it works in the baseline"),
+        (GONE, GONE, Status.UNTESTED, "ends in both arms"),
+        (saved(), GONE, Status.PASS, ""),
+        (saved(loaded=LOST), saved(), Status.FAIL, "exported program, loaded: failed: schema 9"),
+        (saved(loaded=None), saved(), Status.UNTESTED, "no output of the loaded exported program"),
+        (saved(loaded=loaded(y=OFF)), saved(), Status.FAIL, "exported program, loaded, 1x37: 'y' is not the eager one"),
+        (saved(loaded=loaded(y=OFF)), saved(loaded=loaded(y=OFF)), Status.UNTESTED, "nor is it in the baseline"),
+        # Both ways across: what is served must stay readable, and what is written meanwhile must be readable back.
+        (saved(), saved(elsewhere=LOST), Status.FAIL, "of baseline, loaded by candidate: failed: schema 9"),
+        (saved(elsewhere=LOST), saved(), Status.FAIL, "of candidate, loaded by baseline: failed: schema 9"),
+        (saved(elsewhere=loaded(y=OFF)), saved(), Status.FAIL, "of candidate, loaded by baseline, 1x37: 'y' is not"),
+        (saved(operators=("mine.twice",)), saved(), Status.PASS, "outside Core ATen that were not there: mine.twice"),
+    ],
+)
+def test_a_saved_program_is_judged_where_it_is_loaded_by_either_release(
+    candidate: SavedProgram, baseline: SavedProgram, status: Status, said: str
+) -> None:
+    found = leaving(candidate, baseline)
+    assert found.status is status
+    assert said in found.reason
+
+
+def test_a_program_that_the_baseline_alone_has_is_untested() -> None:
+    assert leaving(None, saved(), "dynamic program").status is Status.UNTESTED
+
+
+MET = ["refused", "accepted", "aborted", "no answer"]
+
+
+@pytest.mark.parametrize("before", MET)
+@pytest.mark.parametrize("now", MET)
+def test_a_wrong_input_is_met_as_before_or_refused(now: str, before: str) -> None:
+    def package(result: str) -> SavedProgram:
+        return saved(wrong_inputs={"wrong dtype": WrongInput(result=result, words="SIGABRT")})  # type: ignore[arg-type]
+
+    found = leaving(package(now), package(before), "compiled package")
+    if now in (before, "refused"):
+        assert found.status is Status.PASS
+        assert ("wrong dtype now refused" in found.reason) == (now != before)
+    else:
+        assert (found.status, found.reason) == (
+            Status.FAIL,
+            f"compiled package: wrong dtype is {now}, was {before} (SIGABRT)",
+        )
+
+
+def test_onnx_without_its_exporter_is_said_and_holds_nothing_up() -> None:
+    absent = SavedProgram(outcome=Outcome.UNSUPPORTED, reason="no onnxscript")
+    found = leaving(absent, absent, "ONNX model")
+    assert found.status is Status.PASS
+    assert "ONNX model untested (no onnxscript)" in found.reason
+    assert leaving(absent, saved(), "ONNX model").status is Status.FAIL
+
+
+def test_a_package_that_was_asked_for_and_not_made_is_untested() -> None:
+    of = cell(programs=("compile", "export", "package"))
+    found = judge_gate(Gate.COMPILE_EXPORT, ask(of=of))
+    assert (found.status, found.reason) == (Status.UNTESTED, "the compiled package was not tried")
+
+
+def test_a_workload_that_does_not_export_is_not_asked_to() -> None:
+    of = cell(programs=("compile",))
+    arms = {name: ok(program(programs={})) for name in ("candidate", "baseline")}
+    assert judge_gate(Gate.COMPILE_EXPORT, ask(arms, of=of)).status is Status.PASS
+
+
+def test_what_fails_outweighs_what_ends_in_both_arms() -> None:
+    gone = {"compile_outcome": Outcome.FAILED, "compile_reason": "no C++ compiler"}
+    found = compiled(gone, **gone, programs={"exported program": saved(loaded=LOST)})
+    assert found.status is Status.FAIL
 
 
 def test_a_workload_without_a_program_is_not_asked() -> None:

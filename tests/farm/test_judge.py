@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -347,6 +348,36 @@ def test_a_path_that_earns_nothing_is_named_where_the_version_can_be_moved_to() 
         assert judgement.tiers[0].kept_apart == ()
     both = judge(evidence([(featured, result(featured, times={"candidate": 20.0, "candidate+new": 30.0}))]))
     assert features(both)[0].kept_apart == ""
+
+
+def test_the_page_names_all_that_can_be_kept_apart_with_its_decisions() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "decision-rule.md").read_text()
+    lines = page.split("## What is kept apart")[1].split("\n## ")[0].splitlines()
+    rows = [[part.strip() for part in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
+    told = {name.strip("`"): decision for name, _, decision in rows}
+    mine = {"cutedsl": PlannedWorkload(owner="ada")}
+    prototype = judge(run_of(cell("cutedsl", track="prototype"), BLOCK, workloads=mine))
+    featured = cell("block", features=("new",))
+    path = judge(evidence([(featured, result(featured, times={"candidate+new": 12.0}))]))
+    found = {}
+    for judged, generic in (
+        (slow_run(BLOCK, fine=(ATTENTION,)), "workload W"),
+        (prototype, "prototype track: W"),
+        (path, "path P of W"),
+    ):
+        (row,) = [row for row in judged.rows if row.kept_apart]
+        assert row.kept_apart == generic.replace("P", row.path).replace("W", row.workload)
+        found[generic] = (row.decision, decided(judged))
+    assert found == {
+        "workload W": (Decision.ISOLATE, Decision.ISOLATE),
+        "prototype track: W": (Decision.ISOLATE, Decision.ISOLATE),
+        "path P of W": (Decision.DEFER, Decision.ADOPT),
+    }
+    assert told == {
+        "workload W": "row and tier `isolate`",
+        "prototype track: W": "row and tier `isolate`",
+        "path P of W": "row `defer`; the tier is not asked to wait",
+    }
 
 
 # -- features ------------------------------------------------------------------------------------------------------

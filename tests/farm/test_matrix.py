@@ -101,6 +101,18 @@ def test_the_matrix_that_ships_asks_what_the_new_paths_are_worth() -> None:
     assert not any(workload.own for workload in load_matrix().workloads)
 
 
+def test_packages_beside_torch_are_named_once_for_all_arms(write: Write) -> None:
+    assert load_matrix().packages == ()
+    matrix = load_matrix(write(("[versions]", 'packages = ["onnxscript>=0.5", "onnx"]\n[versions]')))
+    assert matrix.packages == ("onnxscript>=0.5", "onnx")
+    assert matrix.digest != load_matrix(write(("[versions]", 'packages = ["onnx"]\n[versions]'))).digest
+    for wrong, words in (
+        ("two words", "packages: 'two words' is no requirement"),
+        ("torchvision", "packages: 'torchvision' moves with torch; name packages that are equal in both arms"),
+    ):
+        assert words in refusal(write(("[versions]", f'packages = ["{wrong}"]\n[versions]')))
+
+
 def test_every_shipped_workload_has_a_first_look_and_a_production_shape() -> None:
     matrix = load_matrix()
     for workload in matrix.workloads:
@@ -254,7 +266,7 @@ def test_a_mistake_anywhere_is_named_with_its_key_and_what_is_allowed(
         (
             FLEX,
             f'{FLEX}{CASE}nme = "x"',
-            ".case[0].nme: unknown key; allowed are name, parameters, production_shape, suites",
+            ".case[0].nme: unknown key; allowed are name, packages, parameters, production_shape, suites",
         ),
         (
             FLEX,

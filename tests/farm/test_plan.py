@@ -69,7 +69,7 @@ def test_every_case_of_the_suite_is_a_cell_and_every_capability_has_one_rehearsa
         for case in workload.cases
         if "smoke" in case.suites
     ]
-    assert {"transformer_block/infer-fp32@cpu", "cutedsl_ops/rms-norm-train-fp32@cpu"} <= set(smoke)
+    assert {"transformer_block/infer-fp32@cpu", "exported_decoder/infer-small@cpu"} <= set(smoke)
     *measured, control, back = plan.cells
     assert [cell.id for cell in measured] == smoke
     assert control.id in [f"aa/{one.replace('/', '-')}" for one in smoke]
@@ -86,6 +86,16 @@ def test_arms_are_both_releases_and_the_new_paths_of_the_candidate() -> None:
         "flex_attention": ["baseline", "candidate", "candidate+flex"],
         "linear_cross_entropy": ["baseline", "candidate", "candidate+lce"],
     }.items() <= arms.items()
+
+
+def test_a_program_is_asked_for_what_its_workload_has_and_its_case_wants() -> None:
+    asked = {cell.id: cell.programs for suite in ("smoke", "standard") for cell in planned(suite=suite).cells}
+    assert asked["exported_decoder/infer-small@cpu"] == ("compile", "export")
+    assert asked["exported_decoder/infer-fp32@cpu"] == ("compile", "export", "package")
+    assert asked["early_exit/infer-fp32@cpu"] == ("compile",)
+    assert asked["flex_attention/sliding-window-fp32@cpu"] == ()
+    # Half a minute a release: the suite that is run most has few.
+    assert sum("package" in programs for programs in asked.values()) <= 2
 
 
 def test_a_path_that_the_candidate_has_not_got_is_not_asked_about() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.matrix import load_matrix, matrix_schema
+from farm.matrix import load_matrix
 from farm.model import Tier
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "tiers.md"
@@ -51,8 +51,3 @@ def test_tiers_differ_in_every_limit_that_they_could_share_by_carelessness() -> 
     # Their bound on errors is one: it is a bound on rounding, whoever uses the results.
     alike = [name for name in LIMITS if len({value(tier, name) for tier in TIERS}) == 1]
     assert alike == ["peak_memory_bytes", "error_multiple"]
-
-
-def test_every_key_of_a_tier_is_explained_on_the_page() -> None:
-    keys = PAGE.read_text().split("## What a tier says")[1].split("\n## ")[0]
-    assert [name for name in matrix_schema()["$defs"]["_Tier"]["properties"] if f"`{name}`" not in keys] == []

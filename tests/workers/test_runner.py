@@ -399,20 +399,122 @@ def test_compiling_counts_the_graphs_and_the_break_of_a_data_dependent_branch(as
     asked.set_up(file)
     found = asked.session.request("compile", ANSWER_S, directory=str(tmp_path))
     assert (found["graphs"], found["graph_breaks"]) == (2, 1)
+    ((reason, count),) = found["break_reasons"].items()
+    assert (reason.partition(" (")[0], count) == ("Data-dependent branching", 1)
+    assert found["cache"] == "cold"
     assert found["first_call_ns"] > 0
     np.testing.assert_allclose(load(found["outputs"]["y"]), load(found["eager"]["y"]), rtol=1e-5, atol=1e-6)
+    # The same once more, forgotten by this process and not by its cache folder.
+    assert asked.session.request("compile", ANSWER_S, directory=str(tmp_path))["cache"] == "warm"
+
+
+SHAPES = """
+    def shapes(self):
+        torch._dynamo.config.recompile_limit = 2
+        return [(torch.ones(size),) for size in (5, 1, 5, 7, 9)]
+"""
+
+
+@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("c++")), reason="Inductor needs a C++ compiler")
+def test_compiling_over_shapes_tells_graphs_reasons_and_a_limit_that_torch_keeps_to_itself(
+    asked: Asked, tmp_path: Path
+) -> None:
+    file = tmp_path / "shapes.py"
+    file.write_text(PROGRAMS.format(branch="") + SHAPES)
+    asked.set_up(file)
+    found = asked.session.request("recompile", ANSWER_S, directory=str(tmp_path), dynamic="False")
+    calls = found["calls"]
+    assert [call["shape"] for call in calls] == ["5", "1", "5", "7", "9"]
+    assert [call["new_graphs"] for call in calls] == [1, 1, 0, 0, 0]
+    assert [call["ran"] for call in calls] == ["compiled", "compiled", "compiled", "eager", "eager"]
+    assert calls[1]["reasons"] == ["0/0: tensor 'x' size mismatch at index 0. expected 5, actual 1"]
+    assert found["limit_hit"] == "Dynamo recompile limit exceeded at 7"
+    assert min(found["pass_ns"], found["eager_pass_ns"]) > 0
+    for call in calls:
+        np.testing.assert_allclose(load(call["outputs"]["y"]), load(call["eager"]["y"]), rtol=1e-5, atol=1e-6)
+    found = asked.session.request("recompile", ANSWER_S, directory=str(tmp_path), dynamic="True")
+    # A single element is always compiled for itself (TORCH.md 5).
+    assert [call["new_graphs"] for call in found["calls"]] == [1, 1, 0, 0, 0]
+    assert found["limit_hit"] == ""
+    assert {call["ran"] for call in found["calls"]} == {"compiled"}
+
+
+def export(asked: Asked, folder: Path, *, dynamic: bool = False) -> dict[str, Any]:
+    fields = {"file": str(folder / "program.pt2"), "inputs": str(folder / "inputs.pt")}
+    return asked.session.request("export", ANSWER_S, directory=str(folder), dynamic=dynamic, **fields)
+
+
+def loading(folder: Path, **more: Any) -> dict[str, Any]:
+    fields = {"file": str(folder / "program.pt2"), "inputs": str(folder / "inputs.pt"), "threads": 1}
+    return {"kind": "exported program", "directory": str(folder)} | fields | more
 
 
 def test_an_exported_program_is_loaded_again_and_computes_the_same(asked: Asked, tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     file.write_text(PROGRAMS.format(branch=""))
     asked.set_up(file)
-    program = tmp_path / "program.pt2"
-    exported = asked.session.request("export", ANSWER_S, directory=str(tmp_path), file=str(program))
+    exported = export(asked, tmp_path)
+    found = asked.session.request("load", ANSWER_S, **loading(tmp_path))
+    assert exported["size_bytes"] == (tmp_path / "program.pt2").stat().st_size
+    assert exported["operators"] == []
+    assert found["outputs"]["64"]["y"]["sha256"] == exported["eager"]["64"]["y"]["sha256"]
+    # Nothing of it varies, so there is no other program.
+    assert export(asked, tmp_path, dynamic=True) == {"ok": True, "file": None}
+
+
+VARYING = """
+    def shapes(self):
+        return [(torch.ones(size),) for size in (1, 9)]
+    def dynamic_shapes(self):
+        return ({0: torch.export.Dim("size", min=1, max=64)},)
+    def wrong_inputs(self):
+        return {"text": ("no tensor",), "too long": (torch.ones(65),), "whole": (torch.ones(5, dtype=torch.int64),)}
+"""
+
+
+def test_a_program_of_varying_shapes_is_compared_on_all_of_them_and_given_wrong_ones(
+    asked: Asked, tmp_path: Path
+) -> None:
+    file = tmp_path / "varying.py"
+    file.write_text(PROGRAMS.format(branch="y = y + torch.linalg.eigh(y[:, None] * y)[0]") + VARYING)
     asked.set_up(file)
-    loaded = asked.session.request("load_exported", ANSWER_S, directory=str(tmp_path), file=str(program))
-    assert exported["bytes"] == program.stat().st_size
-    assert loaded["outputs"]["y"]["sha256"] == exported["eager"]["y"]["sha256"]
+    exported = export(asked, tmp_path, dynamic=True)
+    assert exported["operators"] == ["aten._linalg_eigh.default"]
+    assert exported["wrong"] == ["text", "too long", "whole"]
+    found = asked.session.request("load", ANSWER_S, **loading(tmp_path))
+    assert list(found["outputs"]) == ["64", "1", "9"]
+    for shape, outputs in found["outputs"].items():
+        assert outputs["y"]["sha256"] == exported["eager"][shape]["y"]["sha256"]
+    met = {
+        name: asked.session.request("wrong_input", ANSWER_S, **loading(tmp_path), name=name)
+        for name in exported["wrong"]
+    }
+    assert {name: one["result"] for name, one in met.items()} == {
+        "text": "refused",
+        "too long": "refused",
+        "whole": "accepted",
+    }
+    assert "<= 64" in met["too long"]["words"]
+    assert met["whole"]["words"] == "returned y 5"
+
+
+def test_a_branch_on_the_data_cannot_be_exported_and_onnx_needs_its_exporter(asked: Asked, tmp_path: Path) -> None:
+    file = tmp_path / "branch.py"
+    file.write_text(PROGRAMS.format(branch="y = y * 2 if y.sum() > 0 else y * 3"))
+    asked.set_up(file)
+    with pytest.raises(ArmEnded, match=r"GuardOnDataDependentSymNode|data-dependent") as ended:
+        export(asked, tmp_path)
+    assert ended.value.outcome is Outcome.FAILED
+    with pytest.raises(ArmEnded, match="no onnxscript") as ended:
+        asked.session.request("onnx", ANSWER_S, programs=[], file=str(tmp_path / "model.onnx"))
+    assert ended.value.outcome is Outcome.UNSUPPORTED
+
+
+def test_a_set_up_without_a_step_does_none(asked: Asked, tmp_path: Path) -> None:
+    workload = tmp_path / "users.py"
+    workload.write_text(USERS_WORKLOAD.format(step="raise RuntimeError('a step')"))
+    fields = {"workload": str(workload), "parameters": {}, "path": "eager", "seed": 1, "device": "cpu", "threads": 1}
+    assert asked.session.request("setup", ANSWER_S, **fields, step=False)["setup_ns"] > 0
 
 
 def test_a_workload_without_a_module_cannot_be_compiled(asked: Asked, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The three workloads at smoke size in both releases: finite, repeatable across processes, close to their oracle."""
+"""The workloads at smoke size in both releases: finite, repeatable across processes, close to their oracle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ from workers.stage import make_stage
 pytestmark = pytest.mark.torch
 
 ROOT = Path(__file__).parent.parent.parent
-NAMES = ("transformer_block", "flex_attention", "linear_cross_entropy", "cutedsl_ops")
+NAMES = (
+    "transformer_block",
+    "flex_attention",
+    "linear_cross_entropy",
+    "exported_decoder",
+    "early_exit",
+    "broken_graph",
+    "cutedsl_ops",
+)
 WORKLOADS = {name: read_workload(ROOT / "workloads" / f"{name}.py") for name in NAMES}
 
 START_S = 120.0
@@ -31,7 +39,7 @@ ANSWER_S = 180.0
 RELATIVE_ERROR = 1e-5
 
 needs_compiler = pytest.mark.skipif(
-    not (shutil.which("g++") or shutil.which("c++")), reason="compiled FlexAttention needs a C++ compiler"
+    not (shutil.which("g++") or shutil.which("c++")), reason="what is compiled needs a C++ compiler"
 )
 
 Release = tuple[RunnerSession, RunnerSession]
@@ -70,7 +78,7 @@ def smoke_cases() -> Iterator[Any]:
                 for path in workload.paths:
                     if path.name == "cutedsl":
                         continue  # unsupported on the CPU, as test_cutedsl.py has it
-                    marks = [needs_compiler] if path.name == "flex" else []
+                    marks = [needs_compiler] if path.name in ("flex", "compiled") else []
                     for side in ("baseline", "candidate"):
                         if side == "candidate" or path.needs is None:
                             yield pytest.param(
@@ -172,14 +180,41 @@ def test_the_new_loss_with_its_defaults_is_the_old_one_to_the_last_bit(
     assert outputs["lce"] == outputs["linear+cross_entropy"]
 
 
+@needs_compiler
+@pytest.mark.parametrize("side", ["baseline", "candidate"])
+def test_a_graph_breaks_where_its_workload_says_and_nowhere_else(
+    release: Callable[[str], Release], tmp_path: Path, side: str
+) -> None:
+    session, _ = release(side)
+
+    def facts(name: str) -> dict[str, Any]:
+        session.request("setup", ANSWER_S, **setup_fields(name, smoke_case(name), "compiled"), step=False)
+        compiled = session.request("compile", ANSWER_S, directory=str(tmp_path))
+        told = session.request(
+            "examine", ANSWER_S, directory=str(tmp_path), oracle=False, repeats=1, threads=1, memory=False
+        )
+        return compiled | told["facts"] | {"path": told["path_ran"]}
+
+    purpose = facts("broken_graph")
+    assert purpose["graph_breaks"] == purpose["graph breaks on purpose"] == 3
+    assert [reason.partition(" (")[0] for reason in sorted(purpose["break_reasons"])] == [
+        "Data-dependent branching",
+        "Failed to trace builtin operator",
+        "Unsupported Tensor.item() call with capture_scalar_outputs=False",
+    ]
+    assert (purpose["graphs"], purpose["path"]) == (4, "compiled, 4 graphs a step")
+    # The loop is left to Python, and one graph serves every stage of it.
+    early = facts("early_exit")
+    assert (early["graphs"], early["graph_breaks"]) == (1, 2)
+    assert early["path"] == f"compiled, {early['layers that ran']:g} graphs a step"
+
+
 def test_the_transformer_block_comes_back_from_export_with_the_same_bits(
     release: Callable[[str], Release], tmp_path: Path
 ) -> None:
     exporting, loading = release("candidate")
-    fields = setup_fields("transformer_block", smoke_case("transformer_block"), "eager")
-    program = str(tmp_path / "block.pt2")
-    for session in (exporting, loading):
-        session.request("setup", ANSWER_S, **fields)
-    exported = exporting.request("export", ANSWER_S, directory=str(tmp_path), file=program)
-    loaded = loading.request("load_exported", ANSWER_S, directory=str(tmp_path), file=program)
-    assert loaded["outputs"]["y"]["sha256"] == exported["eager"]["y"]["sha256"]
+    exporting.request("setup", ANSWER_S, **setup_fields("transformer_block", smoke_case("transformer_block"), "eager"))
+    files = {"directory": str(tmp_path), "file": str(tmp_path / "block.pt2"), "inputs": str(tmp_path / "inputs.pt")}
+    exported = exporting.request("export", ANSWER_S, dynamic=False, **files)
+    loaded = loading.request("load", ANSWER_S, kind="exported program", threads=1, **files)
+    assert loaded["outputs"]["2x64x256"]["y"]["sha256"] == exported["eager"]["2x64x256"]["y"]["sha256"]
