@@ -170,9 +170,11 @@ def test_a_plan_for_a_noisy_machine_measures_longer_within_the_suites_bound() ->
     assert measuring(usual).looks == (6, 8, 10, 12)
     assert measuring(found).looks == (6, 10, 14, 18)
     assert measuring(found).budget_s <= 480.0
-    control = next(cell for cell in found.cells if cell.kind == "aa")
-    of = control.id.removeprefix("aa/").replace("-", "/", 1)
-    assert control.measuring.looks == measuring(found, of).looks
+    controls = [cell for cell in found.cells if cell.kind == "aa"]
+    assert controls
+    for control in controls:
+        of = control.id.removeprefix("aa/").replace("-", "/", 1)
+        assert control.measuring.looks == measuring(found, of).looks
     assert found.plan_digest != usual.plan_digest
 
 
