@@ -43,6 +43,8 @@ __all__ = ["falls_short", "judge"]
 SERVING = {"not requested": "a run with --backend {}", "no worker": "a worker with backend {}"}
 #: The word for all workloads, in a row about a backend that nothing ran on.
 ALL_WORKLOADS = "(all)"
+#: The same for those of the matrix that were left out by who asked.
+OTHER_WORKLOADS = "(others)"
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -309,13 +311,20 @@ def _untested_rows(plan: Plan, tier: Tier, found: Sequence[DecisionRow]) -> list
             why, change = "no cell of the tier runs there", f"a case on {backend} in suite {plan.suite}"
             rows.append(_untested(tier.name, ALL_WORKLOADS, backend, why, change))
     ran = {(row.workload, row.backend) for row in version}
+    unasked: dict[Backend, list[str]] = {}
     for workload in tier.workloads or plan.workloads:
         planned = plan.workloads.get(workload)
         for backend in tier.backends:
             asked = planned is None or not planned.backends or backend in planned.backends
             if asked and backend in covered and (workload, backend) not in ran:
+                if plan.requested_workloads and workload not in plan.requested_workloads:
+                    unasked.setdefault(backend, []).append(workload)
+                    continue
                 why, change = f"no case in suite {plan.suite}", "a suite that has a case of it"
                 rows.append(_untested(tier.name, workload, backend, why, change))
+    for backend, names in unasked.items():
+        why = f"not requested: {', '.join(names)}"
+        rows.append(_untested(tier.name, OTHER_WORKLOADS, backend, why, "these workloads too: leave out --workload"))
     return rows
 
 

@@ -449,6 +449,18 @@ def test_a_workload_that_the_tier_lists_and_nothing_ran_makes_it_defer() -> None
     assert decided(judge(run_of(BLOCK, ATTENTION, tiers=(tier(workloads=("block",)),)))) is Decision.ADOPT
 
 
+def test_workloads_that_were_not_requested_hold_a_tier_back_in_one_row() -> None:
+    asked = {name: PlannedWorkload() for name in ("block", "decoder", "attention")}
+    found = judge(run_of(BLOCK, tiers=(tier(),), workloads=asked, requested_workloads=("block",)))
+    assert [(row.workload, row.decision) for row in found.rows] == [
+        ("block", Decision.ADOPT),
+        ("(others)", Decision.DEFER),
+    ]
+    assert found.tiers[0].decision is Decision.DEFER
+    assert found.tiers[0].reason == "untested: (others) on cpu (not requested: decoder, attention)"
+    assert found.tiers[0].would_change == "these workloads too: leave out --workload"
+
+
 def test_a_workload_that_ran_on_one_backend_alone_is_not_adopted_on_the_other() -> None:
     asked = tier(backends=("cpu", "cuda"))
     cells = [cell("a"), cell("b"), cell("b", capability="cuda.sm90")]
