@@ -123,7 +123,7 @@ def falls_short(judgement: Judgement, asked: Decision, backends: Iterable[Backen
 
     A requested backend that no tier asks about falls short too: nobody said that it may be adopted.
     """
-    rows = [row for row in judgement.rows if row.question is Question.VERSION]
+    rows = [row for row in judgement.rows if row.question is Question.VERSION and row.asked]
     wanted = list(dict.fromkeys(backends))
     nobody = [
         _untested("(none)", ALL_WORKLOADS, backend, "no tier asks about this backend", "a tier that lists it")
@@ -245,7 +245,18 @@ def _rows(verdicts: Sequence[CellVerdicts], tier: Tier, plan: Plan, *, alarmed: 
         )
         for key, cells in groups.items()
     ]
-    return _without_paths([_led_to(row, carriers) for row in rows])
+    nobodys = _nobodys(plan, tier)
+    asked = [row.model_copy(update={"asked": row.workload not in nobodys}) for row in rows]
+    return _without_paths([_led_to(row, carriers) for row in asked])
+
+
+def _nobodys(plan: Plan, tier: Tier) -> set[str]:
+    """Return the prototypes without an owner that ``tier`` does not name.
+
+    They can be no better than `defer`, so that a tier asked about them would be `defer` whatever it runs.
+    """
+    prototypes = {cell.workload for cell in plan.cells if cell.track == "prototype"}
+    return {name for name in prototypes if not plan.workloads.get(name, UNPLANNED).owner} - set(tier.workloads)
 
 
 def _without_paths(rows: Sequence[DecisionRow]) -> list[DecisionRow]:
@@ -312,7 +323,7 @@ def _untested_rows(plan: Plan, tier: Tier, found: Sequence[DecisionRow]) -> list
             rows.append(_untested(tier.name, ALL_WORKLOADS, backend, why, change))
     ran = {(row.workload, row.backend) for row in version}
     unasked: dict[Backend, list[str]] = {}
-    for workload in tier.workloads or plan.workloads:
+    for workload in tier.workloads or [name for name in plan.workloads if name not in _nobodys(plan, tier)]:
         planned = plan.workloads.get(workload)
         for backend in tier.backends:
             asked = planned is None or not planned.backends or backend in planned.backends
@@ -345,6 +356,7 @@ def _untested(tier: str, workload: str, backend: Backend, why: str, would_change
 
 def _tier_decision(tier: Tier, rows: Sequence[DecisionRow], untested: Sequence[DecisionRow]) -> TierDecision:
     version = [row for row in rows if row.question is Question.VERSION]
+    version = [row for row in version if row.asked] or version
     missing = ", ".join(f"{_where(row)} ({row.reason.removeprefix('untested: ')})" for row in untested)
     if not version:
         return TierDecision(
