@@ -11,7 +11,8 @@ BIN := $(VENV)/bin
 .PHONY: demo test lint bench bench-peers
 
 demo: $(VENV)/.ready
-	$(BIN)/farm submit --candidate 2.13 --suite smoke
+	$(BIN)/farm submit --candidate 2.13 --suite smoke \
+		--workload transformer_block --workload flex_attention --workload linear_cross_entropy
 
 test: lint
 	$(BIN)/python -m pytest --cov --cov-report=term

@@ -44,6 +44,13 @@ def release_options(command: Command) -> Command:
                 help="Ask about this backend only; may be repeated. By default all with a live worker.",
             ),
             click.option(
+                "--workload",
+                "workloads",
+                multiple=True,
+                metavar="NAME",
+                help="Ask about this workload of the matrix only; may be repeated. Tiers then wait for the others.",
+            ),
+            click.option(
                 "--matrix",
                 "matrix_path",
                 type=click.Path(path_type=Path),
@@ -71,6 +78,7 @@ def understand(
     baseline: str | None,
     suite: str | None,
     backends: Sequence[Backend],
+    workloads: Sequence[str],
     matrix_path: Path | None,
     *,
     stages: bool = False,
@@ -90,6 +98,7 @@ def understand(
         suite=suite,
         backends=tuple(backends),
         stages=stages,
+        workloads=tuple(workloads),
     )
     parse_request(request.candidate)
     if request.baseline:

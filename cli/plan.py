@@ -36,12 +36,13 @@ def command(
     baseline: str | None,
     suite: str | None,
     backends: tuple[Backend, ...],
+    workloads: tuple[str, ...],
     matrix_path: Path | None,
     stages: bool,
     as_json: bool,
 ) -> None:
     """Show the frozen plan: releases, cells, time, what can be resolved, and their digests. Nothing is measured."""
-    asked = understand(candidate, baseline, suite, backends, matrix_path, stages=stages)
+    asked = understand(candidate, baseline, suite, backends, workloads, matrix_path, stages=stages)
     hosts = hosts_of(asked.settings)
     plan = plan_for(asked, hosts)
     if as_json:

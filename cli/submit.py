@@ -66,6 +66,7 @@ def command(
     baseline: str | None,
     suite: str | None,
     backends: tuple[Backend, ...],
+    workloads: tuple[str, ...],
     matrix_path: Path | None,
     stages: bool,
     require: str | None,
@@ -80,7 +81,7 @@ def command(
     end with this command. With --stages a fleet takes the matrix's window, one stage after the other: Ctrl-C, or a
     terminal that is closed, leaves such a run to go on.
     """
-    asked = understand(candidate, baseline, suite, backends, matrix_path, stages=stages)
+    asked = understand(candidate, baseline, suite, backends, workloads, matrix_path, stages=stages)
     if isolate is not None and asked.settings.url is not None:
         raise UsageError("--isolate measures on this machine, and FARM_URL names a fleet; later: farm isolate RUN")
     if detach:

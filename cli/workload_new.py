@@ -99,10 +99,9 @@ def _source(name: str) -> str:
 def matrix_of(entry: str) -> str:
     """Return the matrix that ships with ``entry`` in place of its workloads and of what is claimed of them."""
     text = (files("farm") / "default_matrix.toml").read_text()
-    # A table ends where the next begins, or the comment above it.
-    tables = re.compile(r"^\[\[(?:workload|claim)\]\]\n(?:(?!\[|#).*\n)*", re.MULTILINE)
-    first = tables.search(text)
-    if first is None:
-        raise InfrastructureFailed("the matrix that ships names no workload; install the farm again")
-    head, tail = text[: first.start()], text[first.start() :]
-    return f"{head}{entry}\n{tables.sub('', tail)}"
+    # A table of it ends with a blank line, and the comment above one belongs to it.
+    paragraphs = text.split("\n\n")
+    replaced = [bool(re.search(r"^\[\[(workload|claim)\]\]$", one, re.MULTILINE)) for one in paragraphs]
+    first = replaced.index(True)
+    kept = [one for one, gone in zip(paragraphs, replaced, strict=True) if not gone]
+    return "\n\n".join([*kept[:first], entry.strip(), *kept[first:]])

@@ -88,7 +88,7 @@ class WorkloadSpec:
     """The old path first."""
     cases: tuple[CaseSpec, ...]
     digest: str
-    """SHA-256 of the source."""
+    """SHA-256 of the source, and of the files of ours that it builds on."""
     source: str
     file: Path
 
@@ -163,7 +163,7 @@ def read_workload(file: Path, name: str | None = None) -> WorkloadSpec:
     found = [node for node in tree.body if isinstance(node, ast.ClassDef) and _is_workload(node)]
     if len(found) != 1:
         raise UsageError(f"workload '{file}' has {len(found)} subclasses of Workload; one file holds one")
-    return _spec(found[0], file, source, name or file.stem)
+    return _spec(found[0], tree, file, source, name or file.stem)
 
 
 def _is_workload(node: ast.ClassDef) -> bool:
@@ -174,7 +174,19 @@ def _is_workload(node: ast.ClassDef) -> bool:
     )
 
 
-def _spec(node: ast.ClassDef, file: Path, source: str, name: str) -> WorkloadSpec:
+def _digest(tree: ast.Module, source: str) -> str:
+    """Return the digest of ``source`` with the workloads of ours that it imports: what they do, it does."""
+    total = hashlib.sha256(source.encode())
+    ours = sorted({node.module for node in tree.body if isinstance(node, ast.ImportFrom) and node.module})
+    for module in ours:
+        package, _, stem = module.partition(".")
+        file = Path(str(files("workloads"))) / f"{stem}.py"
+        if package == "workloads" and stem not in NO_WORKLOADS and file.is_file():
+            total.update(read_workload(file).digest.encode())
+    return total.hexdigest()
+
+
+def _spec(node: ast.ClassDef, tree: ast.Module, file: Path, source: str, name: str) -> WorkloadSpec:
     declared: dict[str, Any] = {}
     for statement in node.body:
         target = _assigned(statement)
@@ -211,7 +223,7 @@ def _spec(node: ast.ClassDef, file: Path, source: str, name: str) -> WorkloadSpe
         parameters=parameters,
         paths=tuple(_path(path, entry, where) for path, entry in paths.items()),
         cases=(),
-        digest=hashlib.sha256(source.encode()).hexdigest(),
+        digest=_digest(tree, source),
         source=source,
         file=file,
     )

@@ -43,6 +43,8 @@ __all__ = ["falls_short", "judge"]
 SERVING = {"not requested": "a run with --backend {}", "no worker": "a worker with backend {}"}
 #: The word for all workloads, in a row about a backend that nothing ran on.
 ALL_WORKLOADS = "(all)"
+#: The same for those of the matrix that were left out by who asked.
+OTHER_WORKLOADS = "(others)"
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -121,7 +123,7 @@ def falls_short(judgement: Judgement, asked: Decision, backends: Iterable[Backen
 
     A requested backend that no tier asks about falls short too: nobody said that it may be adopted.
     """
-    rows = [row for row in judgement.rows if row.question is Question.VERSION]
+    rows = [row for row in judgement.rows if row.question is Question.VERSION and row.asked]
     wanted = list(dict.fromkeys(backends))
     nobody = [
         _untested("(none)", ALL_WORKLOADS, backend, "no tier asks about this backend", "a tier that lists it")
@@ -243,7 +245,18 @@ def _rows(verdicts: Sequence[CellVerdicts], tier: Tier, plan: Plan, *, alarmed: 
         )
         for key, cells in groups.items()
     ]
-    return _without_paths([_led_to(row, carriers) for row in rows])
+    nobodys = _nobodys(plan, tier)
+    asked = [row.model_copy(update={"asked": row.workload not in nobodys}) for row in rows]
+    return _without_paths([_led_to(row, carriers) for row in asked])
+
+
+def _nobodys(plan: Plan, tier: Tier) -> set[str]:
+    """Return the prototypes without an owner that ``tier`` does not name.
+
+    They can be no better than `defer`, so that a tier asked about them would be `defer` whatever it runs.
+    """
+    prototypes = {cell.workload for cell in plan.cells if cell.track == "prototype"}
+    return {name for name in prototypes if not plan.workloads.get(name, UNPLANNED).owner} - set(tier.workloads)
 
 
 def _without_paths(rows: Sequence[DecisionRow]) -> list[DecisionRow]:
@@ -309,13 +322,20 @@ def _untested_rows(plan: Plan, tier: Tier, found: Sequence[DecisionRow]) -> list
             why, change = "no cell of the tier runs there", f"a case on {backend} in suite {plan.suite}"
             rows.append(_untested(tier.name, ALL_WORKLOADS, backend, why, change))
     ran = {(row.workload, row.backend) for row in version}
-    for workload in tier.workloads or plan.workloads:
+    unasked: dict[Backend, list[str]] = {}
+    for workload in tier.workloads or [name for name in plan.workloads if name not in _nobodys(plan, tier)]:
         planned = plan.workloads.get(workload)
         for backend in tier.backends:
             asked = planned is None or not planned.backends or backend in planned.backends
             if asked and backend in covered and (workload, backend) not in ran:
+                if plan.requested_workloads and workload not in plan.requested_workloads:
+                    unasked.setdefault(backend, []).append(workload)
+                    continue
                 why, change = f"no case in suite {plan.suite}", "a suite that has a case of it"
                 rows.append(_untested(tier.name, workload, backend, why, change))
+    for backend, names in unasked.items():
+        why = f"not requested: {', '.join(names)}"
+        rows.append(_untested(tier.name, OTHER_WORKLOADS, backend, why, "these workloads too: leave out --workload"))
     return rows
 
 
@@ -336,6 +356,7 @@ def _untested(tier: str, workload: str, backend: Backend, why: str, would_change
 
 def _tier_decision(tier: Tier, rows: Sequence[DecisionRow], untested: Sequence[DecisionRow]) -> TierDecision:
     version = [row for row in rows if row.question is Question.VERSION]
+    version = [row for row in version if row.asked] or version
     missing = ", ".join(f"{_where(row)} ({row.reason.removeprefix('untested: ')})" for row in untested)
     if not version:
         return TierDecision(

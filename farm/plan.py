@@ -61,6 +61,8 @@ class PlanRequest:
     """Empty means every backend with a live worker."""
     stages: bool = False
     """Take the window that the matrix describes."""
+    workloads: tuple[str, ...] = ()
+    """Empty means every workload of the matrix."""
 
 
 @dataclass
@@ -103,6 +105,10 @@ def make_plan(
     for backend in request.backends:
         if backend not in matrix.backends:
             raise UsageError(f"no backend '{backend}' in the matrix; allowed are {', '.join(matrix.backends)}")
+    known = [workload.spec.name for workload in matrix.workloads]
+    for name in request.workloads:
+        if name not in known:
+            raise UsageError(f"no workload '{name}' in the matrix; allowed are {', '.join(known)}")
     served = served_capabilities(hosts)
     live = {backend_of(capability) for capability in served}
     # In the matrix's order: the order of options and of machines is no part of the question.
@@ -120,7 +126,7 @@ def make_plan(
     for capability in sorted(served):
         if backend_of(capability) in wanted:
             noise = calibrations_for(backend_of(capability), served[capability])
-            found = _cells(matrix, request.suite, measuring, capability, noise, parts)
+            found = _cells(matrix, request, measuring, capability, noise, parts)
             controls = [] if _is_aa(parts) else aa_cells(found, planning.aa_share, matrix.seed)
             cells += [*found, *controls, *_rehearsals(matrix, capability, found)]
     stages = matrix.stages if request.stages else ()
@@ -140,6 +146,8 @@ def make_plan(
         environments=parts.environments,
         refused=tuple(parts.refused),
         requested_backends=wanted,
+        # In the matrix's order, as backends are.
+        requested_workloads=tuple(name for name in known if name in request.workloads),
         unserved_backends={
             backend: _why_uncovered(backend, request, live) for backend in matrix.backends if backend not in covered
         },
@@ -207,16 +215,18 @@ def _is_aa(parts: _Parts) -> bool:
 
 def _cells(
     matrix: Matrix,
-    suite: str,
+    request: PlanRequest,
     measuring: Measuring,
     capability: str,
     noise: Mapping[str, Calibration],
     parts: _Parts,
 ) -> list[Cell]:
     """Return the measured cells of ``capability``, each given what its machines' ``noise`` asks for."""
-    backend = backend_of(capability)
+    backend, suite = backend_of(capability), request.suite
     found: list[Cell] = []
     for workload in matrix.workloads:
+        if request.workloads and workload.spec.name not in request.workloads:
+            continue
         if workload.backends is not None and backend not in workload.backends:
             continue
         if workload.backends is None and backend == "distributed":
@@ -352,6 +362,9 @@ def _command(matrix: Matrix, request: PlanRequest, backends: Sequence[Backend], 
     command += ["--suite", request.suite]
     for backend in backends:
         command += ["--backend", backend]
+    for name in (workload.spec.name for workload in matrix.workloads):
+        if name in request.workloads:
+            command += ["--workload", name]
     if matrix.path is not None:
         command += ["--matrix", str(matrix.path.absolute())]
     if request.stages:

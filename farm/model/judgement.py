@@ -92,6 +92,8 @@ class DecisionRow(Model):
     """Limits of the answer that were written down before the run: the workload's own, then those of every row."""
     waived: tuple[Waived, ...] = ()
     """Verdicts of this row that a waiver is written for."""
+    asked: bool = True
+    """False for a prototype that has no owner and the tier does not name: shown, and no reason against the tier."""
 
 
 class TierDecision(Model):

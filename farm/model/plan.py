@@ -311,6 +311,8 @@ class Plan(Model):
     environments: dict[str, Environment]
     refused: tuple[EnvironmentRefused, ...] = ()
     requested_backends: tuple[Backend, ...]
+    requested_workloads: tuple[str, ...] = ()
+    """Empty is every workload of the matrix; the others are untested."""
     unserved_backends: dict[str, str]
     """Backends of the matrix that no cell covers, with the reason: "no worker", "not requested"."""
     matrix_digest: str

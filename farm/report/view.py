@@ -176,11 +176,12 @@ def asked(evidence: Evidence) -> str:
     """Return what was asked, in one line."""
     plan = evidence.plan
     typed = ", ".join(f"{name} {what}" for name, what in plan.requested.items())
+    only = f", workloads {', '.join(plan.requested_workloads)} only" if plan.requested_workloads else ""
     same = "; an A/A run: both arms are one wheel" if plan.aa else ""
     asked_for = f" (asked for: {typed})" if typed else ""
     return (
         f"candidate {releases(evidence, Side.CANDIDATE)} against baseline {releases(evidence, Side.BASELINE)}, "
-        f"suite {plan.suite}, backends {', '.join(plan.requested_backends) or 'none'}{asked_for}{same}"
+        f"suite {plan.suite}, backends {', '.join(plan.requested_backends) or 'none'}{only}{asked_for}{same}"
     )
 
 

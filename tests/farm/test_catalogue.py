@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -127,6 +128,23 @@ def test_without_a_docstring_of_its_own_a_class_has_that_of_its_file(read: Read)
 def test_two_sources_have_two_digests_and_one_source_has_one(read: Read) -> None:
     assert read().digest == read().digest
     assert read(WHOLE, "More of it.", "Less of it.").digest != read().digest
+
+
+def test_a_workload_that_builds_on_one_of_ours_changes_with_it(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = "from workloads.contract import Workload\n"
+    alone = read(WHOLE, base, base)
+    building = f"{base}from workloads.flex_attention import FlexAttention\n"
+    before = read(WHOLE, base, building).digest
+    assert before != alone.digest
+    original = Path.read_text
+
+    def edited(path: Path, *given: Any, **named: Any) -> str:
+        text = original(path, *given, **named)
+        return text.replace("q >= kv", "q > kv") if path.name == "flex_attention.py" else text
+
+    monkeypatch.setattr(Path, "read_text", edited)
+    assert read(WHOLE, base, building).digest != before
+    assert read(WHOLE, base, base).digest == alone.digest
 
 
 @pytest.mark.parametrize("file", FIXTURES, ids=lambda file: file.stem)

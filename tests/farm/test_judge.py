@@ -305,6 +305,21 @@ def test_a_prototype_is_isolated_at_best() -> None:
     assert judgement.tiers[0].kept_apart == ("prototype track: cutedsl",)
 
 
+def test_a_prototype_that_nobody_answers_for_is_no_reason_against_a_tier_that_does_not_name_it() -> None:
+    prototype = cell("cutedsl", track="prototype")
+    judgement = judge(run_of(prototype, BLOCK))
+    assert {row.workload: row.decision for row in judgement.rows if row.question is Question.VERSION} == {
+        "cutedsl": Decision.DEFER,
+        "block": Decision.ADOPT,
+    }
+    assert decided(judgement) is Decision.ADOPT
+    assert not falls_short(judgement, Decision.ADOPT, ["cpu"])
+    named = judge(run_of(prototype, BLOCK, tiers=(tier(workloads=("cutedsl", "block")),)))
+    assert decided(named) is Decision.DEFER
+    assert [row.workload for row in falls_short(named, Decision.ADOPT, ["cpu"])] == ["cutedsl"]
+    assert decided(judge(run_of(prototype))) is Decision.DEFER
+
+
 def test_a_prototype_is_no_reason_against_keeping_another_workload_apart() -> None:
     mine = {name: PlannedWorkload(owner="ada") for name in ("cutedsl", "block", "attention")}
     cells = [(cell("cutedsl", track="prototype"), {}), (BLOCK, {"candidate": 12.0}), (ATTENTION, {})]
@@ -447,6 +462,18 @@ def test_a_workload_that_the_tier_lists_and_nothing_ran_makes_it_defer() -> None
     assert judgement.tiers[0].reason == "untested: attention on cpu (no case in suite standard)"
     assert judgement.tiers[0].decision is Decision.DEFER
     assert decided(judge(run_of(BLOCK, ATTENTION, tiers=(tier(workloads=("block",)),)))) is Decision.ADOPT
+
+
+def test_workloads_that_were_not_requested_hold_a_tier_back_in_one_row() -> None:
+    asked = {name: PlannedWorkload() for name in ("block", "decoder", "attention")}
+    found = judge(run_of(BLOCK, tiers=(tier(),), workloads=asked, requested_workloads=("block",)))
+    assert [(row.workload, row.decision) for row in found.rows] == [
+        ("block", Decision.ADOPT),
+        ("(others)", Decision.DEFER),
+    ]
+    assert found.tiers[0].decision is Decision.DEFER
+    assert found.tiers[0].reason == "untested: (others) on cpu (not requested: decoder, attention)"
+    assert found.tiers[0].would_change == "these workloads too: leave out --workload"
 
 
 def test_a_workload_that_ran_on_one_backend_alone_is_not_adopted_on_the_other() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
@@ -16,7 +17,9 @@ from farm.model import Backend, Decision, Gate
 from farm.plan import planned_workloads
 from farm.statistics import least_restarts
 
-SHIPPED = (files("farm") / "default_matrix.toml").read_text()
+WHOLE = (files("farm") / "default_matrix.toml").read_text()
+#: Without its claims, which hold on to the workloads that these tests change.
+SHIPPED = re.sub(r"\[\[claim\]\]\n(?:.+\n)+\n?", "", WHOLE)
 GATES = "allowed are correctness, latency, throughput, peak_memory, determinism, compile_export, rollback"
 BACKENDS = "'mps', 'cuda', 'rocm', 'cpu' or 'distributed'"
 IN = "tier[research]"
@@ -143,6 +146,7 @@ def test_every_caveat_is_written_down_beforehand() -> None:
 
 def test_a_copy_of_the_matrix_says_the_same_and_where_it_is(write: Write) -> None:
     path = write()
+    path.write_text(WHOLE)
     mine = load_matrix(path)
     assert mine.digest == load_matrix().digest
     assert (mine.source, mine.path) == (str(path), path)
@@ -255,7 +259,7 @@ def test_a_mistake_anywhere_is_named_with_its_key_and_what_is_allowed(
         (BLOCK, FLEX, "workload: 'flex_attention' is there twice"),
         ('features = ["flex"]', 'features = ["flx"]', ".features: no new path 'flx'; allowed are flex"),
         (BLOCK, f'{BLOCK}\nfeatures = ["eager"]', ".features: no new path 'eager'; allowed are none"),
-        ('features = ["flex"]', 'candidate_path = "flx"', "candidate_path: no path 'flx'; allowed are sdpa"),
+        ('features = ["flex"]', 'candidate_path = "flx"', "candidate_path: no path 'flx'; allowed are old"),
         (FLEX, f'{FLEX}\ncandidate_path = "flex"', "leave out candidate_path"),
         (FLEX, f'{FLEX}\ncases = ["nosuch"]', ".cases: unknown case 'nosuch'; allowed are "),
         (FLEX, f'{FLEX}\nbackends = ["tpu"]', f".backends[0]: 'tpu' is not allowed: input should be {BACKENDS}"),
@@ -390,7 +394,7 @@ def test_a_file_of_the_users_own_that_is_not_there_is_named(write: Write) -> Non
     ],
 )
 def test_the_digest_changes_with_whatever_changes_the_question(write: Write, old: str, new: str) -> None:
-    assert load_matrix(write((old, new))).digest != load_matrix().digest
+    assert load_matrix(write((old, new))).digest != load_matrix(write()).digest
 
 
 def test_the_digest_does_not_change_with_comments_and_spaces(write: Write) -> None:
@@ -399,7 +403,7 @@ def test_the_digest_does_not_change_with_comments_and_spaces(write: Write) -> No
         ("seed = 20260701", "seed = 20_260_701"),
         ("# -- what runs -", "\n\n# -- another title -"),
     )
-    assert load_matrix(path).digest == load_matrix().digest
+    assert load_matrix(path).digest == load_matrix(write()).digest
 
 
 def test_the_digest_changes_with_the_source_and_the_name_of_a_workload(write: Write) -> None:
@@ -420,7 +424,7 @@ def test_an_owner_and_the_upkeep_of_kernels_are_read_and_hashed(write: Write) ->
     assert (flex.owner, flex.maintains) == ("ada@example.org", True)
     assert planned_workloads(kept)["flex_attention"].maintains
     assert planned_workloads(owned)["flex_attention"].owner == "ada@example.org"
-    assert len({load_matrix().digest, owned.digest, kept.digest}) == 3
+    assert len({load_matrix(write()).digest, owned.digest, kept.digest}) == 3
 
 
 def test_kernels_that_nobody_owns_are_maintained_by_nobody(write: Write) -> None:
@@ -431,7 +435,7 @@ def test_kernels_that_nobody_owns_are_maintained_by_nobody(write: Write) -> None
 def test_caveats_of_a_workload_are_read_and_hashed(write: Write) -> None:
     told = load_matrix(write((FLEX, f'{FLEX}\ncaveats = ["masks are synthetic"]')))
     assert [w.caveats for w in told.workloads if w.spec.name == "flex_attention"] == [("masks are synthetic",)]
-    assert told.digest != load_matrix().digest
+    assert told.digest != load_matrix(write()).digest
 
 
 # -- waivers -------------------------------------------------------------------------------------------------------
@@ -462,7 +466,7 @@ def test_a_waiver_is_read_and_hashed(write: Write) -> None:
     (found,) = matrix.waivers
     assert (found.subject, found.expires) == ("serving: latency of flex_attention/* on cpu", "2026-12-31")
     other = load_matrix(waived(write, ("2026-12-31", "2027-01-31")))
-    assert len({matrix.digest, other.digest, load_matrix().digest}) == 3
+    assert len({matrix.digest, other.digest, load_matrix(write()).digest}) == 3
 
 
 @pytest.mark.parametrize("key", ["owner", "reason", "expires", "gate", "tier", "workload", "backend"])

@@ -39,8 +39,9 @@ def planned(
     backends: tuple[Backend, ...] = (),
     suite: str = "smoke",
     resolve: Callable[[Backend, Host], Resolution] = lambda backend, host: resolution(),
+    workloads: tuple[str, ...] = (),
 ) -> Plan:
-    request = PlanRequest("2.13", None, suite, backends)
+    request = PlanRequest("2.13", None, suite, backends, workloads=workloads)
     return make_plan(matrix or load_matrix(), request, list(hosts), resolve)
 
 
@@ -264,6 +265,22 @@ def test_neither_the_order_of_machines_nor_that_of_backends_is_part_of_the_quest
     assert len({plan.plan_digest for plan in plans}) == 1
     assert len({plan.command for plan in plans}) == 1
     assert plans[0].requested_backends == ("cuda", "cpu")
+
+
+def test_some_workloads_alone_are_planned_in_the_matrixs_order_and_the_command_says_so() -> None:
+    plans = [planned(workloads=names) for names in (("flex_attention", "decoder"), ("decoder", "flex_attention"))]
+    assert {cell.workload for cell in plans[0].cells} == {"flex_attention", "decoder"}
+    assert plans[0].requested_workloads == ("flex_attention", "decoder")
+    assert plans[0].plan_digest == plans[1].plan_digest
+    command = " ".join(plans[0].command)
+    assert "--workload flex_attention --workload decoder" in command
+    # What was left out is still asked about by tiers that adopt nothing without it.
+    assert set(plans[0].workloads) > {"flex_attention", "decoder"}
+
+
+def test_a_workload_that_the_matrix_has_not_is_refused() -> None:
+    with pytest.raises(UsageError, match="no workload 'flex' in the matrix; allowed are transformer_block, flex_att"):
+        planned(workloads=("flex",))
 
 
 def test_a_second_machine_of_one_kind_is_not_resolved_again_and_changes_nothing() -> None:

@@ -113,12 +113,17 @@ def examine(candidate_python: Path, tmp_path: Path) -> Callable[..., dict[str, A
 @pytest.mark.torch
 @pytest.mark.skipif(not (shutil.which("g++") or shutil.which("c++")), reason="Inductor needs a C++ compiler")
 def test_the_trace_tells_which_attention_ran(examine: Callable[..., dict[str, ArmResult]]) -> None:
-    found = examine(cell("flex_attention", "sdpa", "flex", mask="sliding_window", seq=128))
+    found = examine(cell("flex_attention", "old", "flex", mask="sliding_window", seq=128))
     assert {result.outcome for result in found.values()} == {Outcome.OK}
     traces = {name: result.examination.trace for name, result in found.items() if result.examination}
     names = {name: [operator.name for operator in trace.operators] for name, trace in traces.items() if trace}
     assert "aten::_scaled_dot_product_flash_attention_for_cpu" in names["candidate"]
     assert any("flex_attention" in operator for operator in names["candidate+flex"])
+    new = found["candidate+flex"].examination
+    assert new is not None
+    assert new.drill is not None
+    assert (new.drill.how, new.drill.result) == ("torch.compiler.set_stance('force_eager')", "switched off")
+    assert new.facts["block-sparse"] == "no: all 1 blocks are computed, the mask saves nothing"
     for trace in traces.values():
         assert trace is not None
         content = decompress(trace.packed, trace.size_bytes)
