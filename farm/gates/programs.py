@@ -297,10 +297,14 @@ def _said(asked: GateQuestion, arm: CompileExport, reference: CompileExport) -> 
             limits = [mode for mode in arm.recompiles if mode.limit_hit]
             for mode in limits:
                 yield f"dynamic={mode.dynamic}: {mode.limit_hit}, {len(_eager(mode))} shapes run eager, as before"
-    kinds = [kind for kind, program in arm.programs.items() if program.outcome is Outcome.OK]
-    if kinds:
-        across = any(arm.programs[kind].elsewhere is not None for kind in kinds)
-        yield f"{', '.join(kinds)}: saved and loaded{', by the other release too,' if across else ''} agree"
+    for across, words in ((True, "saved, loaded and loaded by the other release"), (False, "saved and loaded")):
+        kinds = [
+            kind
+            for kind, program in arm.programs.items()
+            if program.outcome is Outcome.OK and (program.elsewhere is not None) is across
+        ]
+        if kinds:
+            yield f"{', '.join(kinds)}: {words} agree"
     for kind, program in arm.programs.items():
         other = reference.programs.get(kind)
         if program.outcome is Outcome.UNSUPPORTED:

@@ -47,6 +47,25 @@ def test_twice_the_references_error_and_a_floor_are_allowed(error: dict[str, flo
     assert (found.figure.value > 1) is (status is Status.FAIL)
 
 
+def test_a_single_value_that_the_reference_met_by_chance_may_be_off_by_its_rounding() -> None:
+    # The mean loss of a small case: 1.4e-7 and 8.2e-7 of 8.6, which is 0.1 and 0.8 epsilons.
+    exact = {"loss": output(shape=(), reference_rms=8.6, rms_error=1.36e-7, max_error=1.36e-7)}
+    rounded = {"loss": output(shape=(), reference_rms=8.6, rms_error=8.18e-7, max_error=8.18e-7, gain=1 + 1e-7)}
+    assert verdict(rounded, exact).status is Status.PASS
+    wrong = {"loss": output(shape=(), reference_rms=8.6, rms_error=2e-6, max_error=2e-6, gain=1 + 2.3e-7)}
+    assert verdict(wrong, exact).status is Status.FAIL
+    many = {"loss": output(shape=(2**16,), reference_rms=8.6, rms_error=8.18e-7, max_error=8.18e-7)}
+    assert verdict(many, {"loss": exact["loss"].model_copy(update={"shape": (2**16,)})}).status is Status.FAIL
+
+
+def test_a_gain_that_is_right_is_no_worse_than_one_that_is_not() -> None:
+    # Gradients under bfloat16 autocast, whose dtype is float32, beside a kernel that works in float32 all the same.
+    old = {"grad.w": output(rms_error=3e-3, max_error=2e-2, gain=1.00008)}
+    assert verdict({"grad.w": output(gain=1.0)}, old).status is Status.PASS
+    assert verdict({"grad.w": output(gain=0.9999)}, old).status is Status.FAIL
+    assert verdict({"grad.w": output(gain=1.0003)}, old).status is Status.FAIL
+
+
 def test_a_gradient_one_percent_too_large_fails_in_bfloat16() -> None:
     error = {"rms_error": 0.01, "max_error": 0.05}
     old = {"grad.w": output(dtype="bfloat16", **error)}

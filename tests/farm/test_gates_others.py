@@ -232,10 +232,11 @@ def leaving(candidate: SavedProgram | None, baseline: SavedProgram, kind: str = 
 @pytest.mark.parametrize(
     ("candidate", "baseline", "status", "said"),
     [
-        (saved(), saved(), Status.PASS, "saved and loaded, by the other release too, agree"),
+        (saved(), saved(), Status.PASS, "exported program: saved, loaded and loaded by the other release agree"),
         (GONE, saved(), Status.FAIL, "exported program: failed: operators aten.det: no shim; it works in the baseline"),
         (GONE, GONE, Status.UNTESTED, "ends in both arms"),
         (saved(), GONE, Status.PASS, ""),
+        (saved(elsewhere=None), saved(), Status.PASS, "exported program: saved and loaded agree"),
         (saved(loaded=LOST), saved(), Status.FAIL, "exported program, loaded: failed: schema 9"),
         (saved(loaded=None), saved(), Status.UNTESTED, "no output of the loaded exported program"),
         (saved(loaded=loaded(y=OFF)), saved(), Status.FAIL, "exported program, loaded, 1x37: 'y' is not the eager one"),

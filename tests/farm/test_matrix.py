@@ -97,7 +97,8 @@ def test_the_matrix_that_ships_asks_what_the_new_paths_are_worth() -> None:
     asked = {workload.spec.name: workload.features for workload in load_matrix().workloads}
     assert asked["transformer_block"] == ()
     assert asked["flex_attention"] == ("flex",)
-    assert asked["linear_cross_entropy"] == ("lce",)
+    assert asked["linear_cross_entropy"] == ("lce", "lce-auto", "lce-chunk-64", "lce-chunk-256")
+    assert asked["decoder"] == ("compiled",)
     assert not any(workload.own for workload in load_matrix().workloads)
 
 

@@ -84,7 +84,14 @@ def test_arms_are_both_releases_and_the_new_paths_of_the_candidate() -> None:
     assert {
         "transformer_block": ["baseline", "candidate"],
         "flex_attention": ["baseline", "candidate", "candidate+flex"],
-        "linear_cross_entropy": ["baseline", "candidate", "candidate+lce"],
+        "linear_cross_entropy": [
+            "baseline",
+            "candidate",
+            "candidate+lce",
+            "candidate+lce-auto",
+            "candidate+lce-chunk-64",
+            "candidate+lce-chunk-256",
+        ],
     }.items() <= arms.items()
 
 

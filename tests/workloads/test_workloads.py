@@ -1,4 +1,4 @@
-"""The workloads at smoke size in both releases: finite, repeatable across processes, close to their oracle."""
+"""Every workload at smoke size in both releases: finite, repeatable across processes, close to their oracle."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ NAMES = (
     "transformer_block",
     "flex_attention",
     "linear_cross_entropy",
+    "lce_convergence",
+    "decoder",
     "exported_decoder",
     "early_exit",
     "broken_graph",
@@ -35,8 +37,9 @@ START_S = 120.0
 #: Inductor's first compile on two slow cores takes tens of seconds.
 ANSWER_S = 180.0
 
-#: Smoke sizes are float32: the largest error over the largest reference measured here was 4e-7.
-RELATIVE_ERROR = 1e-5
+#: Smoke sizes are float32: the largest error over the largest reference measured here was 4e-7. What is handed over in
+#: float16 is rounded to that.
+RELATIVE_ERROR = {"float32": 1e-5, "float16": 2.0**-10}
 
 needs_compiler = pytest.mark.skipif(
     not (shutil.which("g++") or shutil.which("c++")), reason="what is compiled needs a C++ compiler"
@@ -79,7 +82,9 @@ def smoke_cases() -> Iterator[Any]:
                     if path.name == "cutedsl":
                         continue  # unsupported on the CPU, as test_cutedsl.py has it
                     marks = [needs_compiler] if path.name in ("flex", "compiled") else []
-                    for side in ("baseline", "candidate"):
+                    # Compiling takes tens of seconds: what is no old path is compiled in the candidate alone.
+                    late = path.name == "compiled" and path is not workload.paths[0]
+                    for side in ("candidate",) if late else ("baseline", "candidate"):
                         if side == "candidate" or path.needs is None:
                             yield pytest.param(
                                 side, name, case, path.name, id=f"{side}-{name}-{case.name}-{path.name}", marks=marks
@@ -126,8 +131,9 @@ def test_a_smoke_case_repeats_in_two_processes_and_is_close_to_its_oracle(
         assert found is not None
         assert found.finite, output_name
         assert found.reference_rms > 0, output_name
-        assert found.rms_error < RELATIVE_ERROR * found.reference_rms, output_name
-        assert found.gain == pytest.approx(1.0, abs=RELATIVE_ERROR), output_name
+        allowed = RELATIVE_ERROR[output.dtype]
+        assert found.rms_error < allowed * found.reference_rms, output_name
+        assert found.gain == pytest.approx(1.0, abs=allowed), output_name
 
 
 @needs_compiler
