@@ -69,7 +69,7 @@ class LinearCrossEntropy(Workload):
             "suites": ["full"],
             "parameters": {"reduction": "none", "class_weights": True, "ignored": 0.25, "ignore_index": 0},
         },
-        "smoothing-fp32": {"suites": ["standard", "full"], "parameters": {"label_smoothing": 0.1, "ignored": 0.25}},
+        "smoothing-fp32": {"suites": ["full"], "parameters": {"label_smoothing": 0.1, "ignored": 0.25}},
         "train-fp32-32k": {
             "suites": ["standard", "full"],
             "parameters": {"hidden": 128, "vocab": 32768, "bias": False},

@@ -1,4 +1,4 @@
-"""Runners of the candidate, what the gates say of what they compute, and parts that run inside an environment."""
+"""One runner of the candidate release for all, and a Python of any release for what a runner has no request for."""
 
 from __future__ import annotations
 
@@ -46,11 +46,8 @@ def examine(session: RunnerSession, tmp_path: Path) -> Examine:
     return examine
 
 
-Inside = Callable[..., str]
-
-
 @pytest.fixture(scope="module")
-def inside(tmp_path_factory: pytest.TempPathFactory) -> Inside:
+def inside(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     """Run a file beside this one by a release's Python, with ``words`` and further folders to import from.
 
     Returns what it printed.
