@@ -57,7 +57,7 @@ class Decoder(Workload):
     cases = {
         "train-fp32": {"suites": ["standard", "full"], "parameters": {"mode": "train", "seq": 64}},
         "decode-fp32": {"suites": ["smoke", "standard", "full"], "parameters": {"mode": "decode"}},
-        "prefill-fp32": {"suites": ["standard", "full"], "parameters": {"mode": "prefill", "seq": 128, "layers": 2}},
+        "prefill-fp32": {"suites": ["full"], "parameters": {"mode": "prefill", "seq": 128, "layers": 2}},
         "train-autocast-checkpointing": {
             "suites": ["standard", "full"],
             "parameters": {"mode": "train", "autocast": True, "checkpointing": True, "layers": 2},
