@@ -10,14 +10,17 @@ from tabulate import tabulate
 
 from cli.again import asked_again, inquiry_of, question_options, telling
 from cli.beside import Kept
-from cli.evidence import find_evidence
+from cli.evidence import evidence_folder, find_evidence, keep_judgement
 from farm.again import Inquiry, failing, longest_s
 from farm.errors import FarmError, Incomplete
-from farm.isolation import groups, moved_packages, rounds_of
+from farm.isolation import companions_of, groups, moved_packages, rounds_of
+from farm.judge import judge
 from farm.model import Evidence, Isolation, Judgement, Side
+from farm.rejudging import flips
+from farm.report.flips import flips_table
 from farm.settings import Home, load_settings
 
-__all__ = ["command", "describe", "estimated_s", "isolate_cell", "isolate_failing"]
+__all__ = ["command", "describe", "estimated_s", "isolate_cell", "isolate_failing", "judged_with"]
 
 
 @click.command(
@@ -50,6 +53,26 @@ def command(
     evidence = find_evidence(home, load_settings(), run)
     isolation = isolate_cell(asked_again(evidence, cell, gates, tier, budget), home)
     click.echo(isolation.model_dump_json(indent=2) if as_json else describe(isolation))
+    if changed := judged_with(evidence, home):
+        click.echo(changed, err=as_json)
+
+
+def judged_with(evidence: Evidence, home: Home) -> str:
+    """Judge the run with what its isolations proved, keep that beside the registered judgement; return what it changes.
+
+    "" where it changes nothing.
+    """
+    companions = companions_of(Kept(home, evidence.run_id, Isolation).finished())
+    registered, found = judge(evidence), judge(evidence, companions)
+    changes = flips(registered, found)
+    if not changes:
+        return ""
+    folder = evidence_folder(home, evidence.run_id)
+    if folder is not None:
+        click.echo(f"kept in {keep_judgement(folder, found)}", err=True)
+    apart = {row.tier: row.kept_apart for row in found.tiers if row.kept_apart}
+    told = [f"{tier}: kept apart: {', '.join(names)}" for tier, names in apart.items()]
+    return "\n".join(["", "With that held, beside what was registered:", "", flips_table(changes), "", *told])
 
 
 def isolate_cell(inquiry: Inquiry, home: Home, deadline: float | None = None) -> Isolation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.changing import beyond, nearest, would_change
@@ -27,6 +27,8 @@ __all__ = ["PRECEDENCE", "UNPLANNED", "RowKey", "decide_row", "effect", "require
 PRECEDENCE = (Decision.ROLLBACK, Decision.DEFER, Decision.ISOLATE, Decision.ADOPT)
 
 PASSED = "every required gate passes"
+#: For runs that nobody looked into afterwards.
+NOTHING_HELD: Mapping[tuple[str, Gate], str] = {}
 #: Of a workload that no matrix says anything of.
 UNPLANNED = PlannedWorkload()
 #: Which verdict names the reason where several have the same effect.
@@ -92,12 +94,14 @@ def decide_row(
     alarmed: bool = False,
     planned: PlannedWorkload = UNPLANNED,
     waivers: Waivers = NONE,
+    companions: Mapping[tuple[str, Gate], str] = NOTHING_HELD,
 ) -> DecisionRow:
     """Return the decision on one workload (or one new path of it) on one backend for one tier.
 
     ``aa`` says that both arms are one wheel; ``alarmed`` that the run's changes all point one way, which no single
     rollback may rest on; ``planned`` what the matrix says of the workload: the cases that must have been measured for
-    anything better than `defer`, and who answers for a prototype; ``waivers`` the verdicts that somebody answers for.
+    anything better than `defer`, and who answers for a prototype; ``waivers`` the verdicts that somebody answers for;
+    ``companions`` by cell and gate what carries a failing change, proven by an isolation: without it the gate passes.
     """
     required = required_gates(tier, key.question)
     if Gate.CORRECTNESS not in required and any(cell.track == "prototype" for cell in cells):
@@ -109,6 +113,9 @@ def decide_row(
             # A prototype earns `isolate` with right results, never with wrong ones.
             apart = separable and not (cell.track == "prototype" and verdict.gate is Gate.CORRECTNESS)
             does = effect(verdict, tier, key.question, separable=apart)
+            held = _held(key, cell, verdict, companions)
+            if held and does is Decision.DEFER:
+                does = Decision.ISOLATE
             if does is Decision.ROLLBACK and alarmed and verdict.gate in (Gate.LATENCY, Gate.THROUGHPUT):
                 does = Decision.DEFER
             written = waivers.waived(cell, verdict, tier)
@@ -123,7 +130,20 @@ def decide_row(
         default=None,
     )
     row = _row(key, cells, tier, decision, deciding, tuple(waived))
-    return _named(_held_back(row, cells, planned, aa=aa), cells)
+    failed = [(cell, verdict) for does, cell, verdict in found if does is Decision.ISOLATE]
+    carried = [_held(key, cell, verdict, companions) for cell, verdict in failed]
+    named = tuple(dict.fromkeys(carried)) if all(carried) else ()
+    return _named(_held_back(row, cells, planned, aa=aa), cells, named)
+
+
+def _held(key: RowKey, cell: CellVerdicts, verdict: Verdict, companions: Mapping[tuple[str, Gate], str]) -> str:
+    """Return the companion without whose change ``verdict`` would pass, in words; "" where none is known.
+
+    Of the version alone: a path of the candidate has nothing of the baseline's to be held at.
+    """
+    if key.question is not Question.VERSION or verdict.status is not Status.FAIL or cell.track == "prototype":
+        return ""
+    return companions.get((cell.cell_id, verdict.gate), "")
 
 
 def required_gates(tier: Tier, question: Question) -> tuple[Gate, ...]:
@@ -244,10 +264,12 @@ def _held_back(row: DecisionRow, cells: Sequence[CellVerdicts], planned: Planned
     return row
 
 
-def _named(row: DecisionRow, cells: Sequence[CellVerdicts]) -> DecisionRow:
+def _named(row: DecisionRow, cells: Sequence[CellVerdicts], companions: tuple[str, ...]) -> DecisionRow:
     """Return ``row`` with what is kept apart, where that is (or would be) the decision."""
     if (row.would or row.decision) is not Decision.ISOLATE:
         return row
+    if companions:
+        return row.model_copy(update={"kept_apart": "; ".join(companions)})
     prototype = any(cell.track == "prototype" for cell in cells)
     return row.model_copy(
         update={"kept_apart": f"prototype track: {row.workload}" if prototype else f"workload {row.workload}"}

@@ -20,6 +20,7 @@ from farm.model import (
     Held,
     HeldAnswer,
     HeldVerdict,
+    Isolation,
     IsolationRound,
     MovedPackage,
     Outcome,
@@ -35,6 +36,7 @@ __all__ = [
     "HELD_AT_ONCE",
     "again_of",
     "carriers_of",
+    "companions_of",
     "conclude",
     "groups",
     "held_environment",
@@ -129,6 +131,20 @@ def carriers_of(verdicts: Iterable[HeldVerdict], gate: Gate) -> tuple[str, ...]:
     inside = {package.name for held in singles for package in held.packages}
     alone = [held for held in carrying if len(held.packages) > 1 and not inside & {p.name for p in held.packages}]
     return tuple(dict.fromkeys(package.name for held in (*singles, *alone) for package in held.packages))
+
+
+def companions_of(isolations: Iterable[Isolation]) -> dict[tuple[str, str, Gate], str]:
+    """Return what carries a failing gate, in words, by tier, cell and gate; of two isolations of one the later."""
+    found: dict[tuple[str, str, Gate], str] = {}
+    for isolation in sorted((one for one in isolations if one.complete), key=lambda one: one.created):
+        versions = {package.name: package.baseline or "none" for package in isolation.moved}
+        for gate in isolation.gates:
+            held = [f"{name} {versions.get(name, 'none')}" for name in isolation.carriers.get(gate, ())]
+            key = (isolation.tier, isolation.cell_id, gate)
+            found.pop(key, None)
+            if held:
+                found[key] = f"companion {', '.join(held)}"
+    return found
 
 
 def conclude(

@@ -41,14 +41,20 @@ __all__ = ["falls_short", "judge"]
 
 #: What would have a backend tested, by why it was not.
 SERVING = {"not requested": "a run with --backend {}", "no worker": "a worker with backend {}"}
+#: For what the plan alone asks.
+NO_COMPANIONS: Mapping[tuple[str, str, Gate], str] = {}
 #: The word for all workloads, in a row about a backend that nothing ran on.
 ALL_WORKLOADS = "(all)"
 #: The same for those of the matrix that were left out by who asked.
 OTHER_WORKLOADS = "(others)"
 
 
-def judge(evidence: Evidence) -> Judgement:
-    """Return what ``evidence`` says under the limits that its own plan froze."""
+def judge(evidence: Evidence, companions: Mapping[tuple[str, str, Gate], str] = NO_COMPANIONS) -> Judgement:
+    """Return what ``evidence`` says under the limits that its own plan froze.
+
+    ``companions`` is what was proven afterwards of failing gates, by tier, cell and gate: which companion of torch,
+    held at the baseline's version, makes it pass. A judgement that rests on it is none that was registered.
+    """
     plan = evidence.plan
     results = _counted(evidence)
     verdicts: list[CellVerdicts] = []
@@ -82,7 +88,9 @@ def judge(evidence: Evidence) -> Judgement:
     accused = false_alarms is not None and false_alarms.failed > 0
 
     def rows_of(some: Sequence[CellVerdicts], tier: Tier) -> list[DecisionRow]:
-        return _rows(some, tier, plan, alarmed=accused or bool(machines) or bool(asymmetry.get(tier.stage)))
+        alarmed = accused or bool(machines) or bool(asymmetry.get(tier.stage))
+        held = {(cell, gate): words for (name, cell, gate), words in companions.items() if name == tier.name}
+        return _rows(some, tier, plan, held, alarmed=alarmed)
 
     rows: list[DecisionRow] = []
     tiers: list[TierDecision] = []
@@ -98,6 +106,7 @@ def judge(evidence: Evidence) -> Judgement:
         run_id=evidence.run_id,
         plan_digest=plan.plan_digest,
         matrix_digest=plan.matrix_digest,
+        registered=not companions,
         coverage=coverage_of(evidence, results),
         cells=(*verdicts, *controls),
         rows=tuple(rows),
@@ -223,7 +232,14 @@ def _pairs(cell: Cell) -> list[tuple[Question, str, str]]:
     return found + [(Question.FEATURE, arm.name, arm.side.value) for arm in cell.arms if "+" in arm.name]
 
 
-def _rows(verdicts: Sequence[CellVerdicts], tier: Tier, plan: Plan, *, alarmed: bool) -> list[DecisionRow]:
+def _rows(
+    verdicts: Sequence[CellVerdicts],
+    tier: Tier,
+    plan: Plan,
+    companions: Mapping[tuple[str, Gate], str],
+    *,
+    alarmed: bool,
+) -> list[DecisionRow]:
     groups: dict[RowKey, list[CellVerdicts]] = {}
     whole, carriers = joined([v for v in verdicts if v.tier == tier.name], {cell.id: cell for cell in plan.cells})
     for found in whole:
@@ -242,6 +258,7 @@ def _rows(verdicts: Sequence[CellVerdicts], tier: Tier, plan: Plan, *, alarmed: 
             alarmed=alarmed,
             planned=plan.workloads.get(key.workload, UNPLANNED),
             waivers=waivers,
+            companions=companions,
         )
         for key, cells in groups.items()
     ]

@@ -20,7 +20,7 @@ from farm.model import (
 )
 from farm.stages import service_tiers
 
-__all__ = ["rejudge", "under"]
+__all__ = ["flips", "rejudge", "under"]
 
 NOT_ASKED = "not asked"
 
@@ -47,9 +47,12 @@ def rejudge(
     found = found.model_copy(
         update={"plan_digest": registered.plan_digest, "matrix_digest": matrix_digest, "registered": False}
     )
-    return Rejudgement(
-        judgement=found, flips=(*_tiers(registered, found), *_rows(registered, found), *_verdicts(registered, found))
-    )
+    return Rejudgement(judgement=found, flips=flips(registered, found))
+
+
+def flips(old: Judgement, new: Judgement) -> tuple[Flip, ...]:
+    """Return everything that ``new`` answers otherwise than ``old`` on the same evidence."""
+    return (*_tiers(old, new), *_rows(old, new), *_verdicts(old, new))
 
 
 def under(

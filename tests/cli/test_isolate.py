@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 import workers.isolating
 from cli.again import asked_again
 from cli.beside import Kept, findings_of
-from cli.isolate import command
+from cli.isolate import command, judged_with
 from cli.report import command as report
 from farm.again import Inquiry, Told
 from farm.errors import Incomplete
@@ -68,7 +68,8 @@ def test_the_companion_that_slows_the_step_is_named_and_the_report_shows_it(
     index.add(triton(made, "3.7.0", slow=True))
     for version in ("9.1", "9.2"):
         index.add(make_wheel(made, "nvidia-cudnn", version))
-    judged = judge(ran())
+    evidence = ran()
+    judged = judge(evidence)
     latency = next(v for v in judged.cells[0].verdicts if v.gate is Gate.LATENCY)
     assert latency.status is Status.FAIL, latency
 
@@ -85,6 +86,8 @@ def test_the_companion_that_slows_the_step_is_named_and_the_report_shows_it(
     assert len(list(home.environments.glob("*/farm-environment.json"))) == 2
     # A lock that holds something must never stand in for its release.
     assert len(kept_environments(home)) == 2
+    # What it proved is judged beside what was registered.
+    assert "kept apart: companion triton 3.6.0" in judged_with(evidence, home)
     for kind in ("table", "markdown", "html"):
         shown = CliRunner().invoke(report, ["r1", "--format", kind])
         assert "carries the change" in shown.stdout.replace("&gt;", ">"), (kind, shown.output)

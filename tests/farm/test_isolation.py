@@ -11,6 +11,7 @@ from farm.isolation import (
     VENDOR_GROUP,
     again_of,
     carriers_of,
+    companions_of,
     conclude,
     groups,
     held_environment,
@@ -27,6 +28,7 @@ from farm.model import (
     Gate,
     Held,
     HeldVerdict,
+    Isolation,
     IsolationRound,
     LockedPackage,
     MovedPackage,
@@ -252,3 +254,29 @@ def test_failing_cells_are_those_of_the_version_question_by_tier() -> None:
     (gates,) = found[slow.id].values()
     assert gates == (Gate.LATENCY, Gate.THROUGHPUT)
     assert failing(judge(evidence), evidence.plan, (Gate.PEAK_MEMORY,)) == {}
+
+
+def isolated(created: str, carriers: dict[Gate, tuple[str, ...]], *, complete: bool = True) -> Isolation:
+    return Isolation(
+        run_id="r-1",
+        cell_id="block/infer@cpu",
+        tier="serving",
+        gates=(Gate.LATENCY, Gate.THROUGHPUT),
+        complete=complete,
+        created=created,
+        moved=(TRITON,),
+        environments={},
+        rounds=(),
+        carriers=carriers,
+    )
+
+
+def test_what_carries_a_gate_is_named_with_the_version_that_it_is_held_at() -> None:
+    found = companions_of([isolated("2026-12-01", {Gate.LATENCY: ("triton",)})])
+    assert found == {("serving", "block/infer@cpu", Gate.LATENCY): f"companion triton {TRITON.baseline}"}
+
+
+def test_a_later_isolation_takes_back_what_an_earlier_one_said_and_an_unfinished_one_says_nothing() -> None:
+    first = isolated("2026-12-01", {Gate.LATENCY: ("triton",)})
+    assert companions_of([isolated("2026-12-02", {}), first]) == {}
+    assert len(companions_of([first, isolated("2026-12-02", {}, complete=False)])) == 1

@@ -265,6 +265,43 @@ def test_exactly_one_failing_workload_is_kept_apart() -> None:
     assert (decided(judgement), judgement.tiers[0].kept_apart) == (Decision.ISOLATE, ("workload block",))
 
 
+def carried(*gates: Gate, of: Cell = BLOCK, tier_name: str = "serving") -> dict[tuple[str, str, Gate], str]:
+    return {(tier_name, of.id, gate): "companion triton 3.7.0" for gate in gates}
+
+
+def both_slow() -> Evidence:
+    pairs = [(of, result(of, times={"candidate": 12.0})) for of in (BLOCK, ATTENTION)]
+    return evidence(pairs, tier(required=(Gate.LATENCY,)))
+
+
+def test_a_companion_that_carries_every_failure_of_a_workload_is_kept_apart() -> None:
+    slow = evidence([(BLOCK, result(BLOCK, times={"candidate": 12.0}))], tier(required=(Gate.LATENCY,)))
+    assert decided(judge(slow)) is Decision.DEFER
+    found = judge(slow, carried(Gate.LATENCY))
+    assert (decided(found), found.tiers[0].kept_apart) == (Decision.ISOLATE, ("companion triton 3.7.0",))
+    assert not found.registered
+    assert judge(slow).registered
+
+
+def test_what_a_companion_does_not_carry_still_defers() -> None:
+    slow = evidence([(BLOCK, result(BLOCK, times={"candidate": 12.0}))], tier(required=(Gate.LATENCY, Gate.THROUGHPUT)))
+    assert decided(judge(slow, carried(Gate.LATENCY))) is Decision.DEFER
+    assert decided(judge(slow, carried(Gate.LATENCY, Gate.THROUGHPUT))) is Decision.ISOLATE
+    assert decided(judge(slow, carried(Gate.LATENCY, Gate.THROUGHPUT, tier_name="other"))) is Decision.DEFER
+    # One of two workloads is explained, the other is not.
+    assert decided(judge(both_slow(), carried(Gate.LATENCY))) is Decision.DEFER
+    explained = carried(Gate.LATENCY) | carried(Gate.LATENCY, of=ATTENTION)
+    assert decided(judge(both_slow(), explained)) is Decision.ISOLATE
+
+
+def test_in_service_a_companion_that_carries_a_failure_is_rolled_back_with_it() -> None:
+    slow = evidence(
+        [(BLOCK, result(BLOCK, times={"candidate": 12.0}))], tier(required=(Gate.LATENCY,), in_service=True)
+    )
+    assert decided(judge(slow)) is Decision.ROLLBACK
+    assert decided(judge(slow, carried(Gate.LATENCY))) is Decision.ROLLBACK
+
+
 def test_several_cases_of_one_workload_are_one_thing() -> None:
     judgement = slow_run(BLOCK, cell("block", "train"), fine=(ATTENTION,))
     assert decided(judgement) is Decision.ISOLATE
@@ -359,24 +396,30 @@ def test_the_page_names_all_that_can_be_kept_apart_with_its_decisions() -> None:
     prototype = judge(run_of(cell("cutedsl", track="prototype"), BLOCK, workloads=mine))
     featured = cell("block", features=("new",))
     path = judge(evidence([(featured, result(featured, times={"candidate+new": 12.0}))]))
+    slow = evidence([(BLOCK, result(BLOCK, times={"candidate": 12.0}))], tier(required=(Gate.LATENCY,)))
+    companion = judge(slow, carried(Gate.LATENCY))
     found = {}
     for judged, generic in (
         (slow_run(BLOCK, fine=(ATTENTION,)), "workload W"),
         (prototype, "prototype track: W"),
         (path, "path P of W"),
+        (companion, "companion C"),
     ):
         (row,) = [row for row in judged.rows if row.kept_apart]
-        assert row.kept_apart == generic.replace("P", row.path).replace("W", row.workload)
+        named = generic.replace("P", row.path).replace("W", row.workload).replace(" C", " triton 3.7.0")
+        assert row.kept_apart == named
         found[generic] = (row.decision, decided(judged))
     assert found == {
         "workload W": (Decision.ISOLATE, Decision.ISOLATE),
         "prototype track: W": (Decision.ISOLATE, Decision.ISOLATE),
         "path P of W": (Decision.DEFER, Decision.ADOPT),
+        "companion C": (Decision.ISOLATE, Decision.ISOLATE),
     }
     assert told == {
         "workload W": "row and tier `isolate`",
         "prototype track: W": "row and tier `isolate`",
         "path P of W": "row `defer`; the tier is not asked to wait",
+        "companion C": "row and tier `isolate`",
     }
 
 
@@ -563,7 +606,7 @@ def tier_of(statuses: list[list[Status]], **limits: Any) -> TierDecision:
         )
         for (workload, backend), found in zip(PLACES, statuses, strict=True)
     ]
-    return _tier_decision(asked, _rows(verdicts, asked, plan([], [asked]), alarmed=False), [])
+    return _tier_decision(asked, _rows(verdicts, asked, plan([], [asked]), {}, alarmed=False), [])
 
 
 SEEN = st.sampled_from([Status.PASS, Status.PASS, Status.PASS, Status.FAIL, Status.INCONCLUSIVE, Status.UNTESTED])
