@@ -66,6 +66,8 @@ def test_a_runner_that_is_killed_in_a_window_is_an_outcome_of_its_arm(measure: C
     """Kill one timed runner as soon as windows are measured."""
     killed: list[int] = []
     stop = threading.Event()
+    # Runners of other tests are theirs.
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
 
     def kill_one() -> None:
         while not stop.is_set() and not killed:
@@ -75,7 +77,7 @@ def test_a_runner_that_is_killed_in_a_window_is_an_outcome_of_its_arm(measure: C
                 except psutil.Error:
                     continue
                 # Timed runners live longer than an examination of this workload, which takes about 4 s.
-                if "runner" in line and restarted.is_set() and age > 4.0:
+                if child.pid not in before and "runner" in line and restarted.is_set() and age > 4.0:
                     child.send_signal(signal.SIGKILL)
                     killed.append(child.pid)
                     return

@@ -20,9 +20,9 @@ ANSWER_S = 120.0
 Examine = Callable[..., dict[str, Any]]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def session(candidate_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunnerSession]:
-    """Give a runner of the candidate release, started once for all tests that switch nothing off for good."""
+    """Give a runner of the candidate release, started once for a file's tests, which switch nothing off for good."""
     root = tmp_path_factory.mktemp("runner")
     environment = runner_environment({"OMP_NUM_THREADS": "1"}, root / "caches", settled_allocator=False)
     with RunnerSession(candidate_python, make_stage(root / "stage", None), environment, root / "log") as started:
