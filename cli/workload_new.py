@@ -5,44 +5,15 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 from pathlib import Path
+from string import Template
 
 import click
 
 from farm.catalogue import catalogue
 from farm.errors import InfrastructureFailed, UsageError
 
-__all__ = ["command"]
+__all__ = ["command", "matrix_of", "source_of"]
 
-#: A workload that runs as it stands: two paths, an output that is not zero, 4 ms a step on one core.
-TEMPLATE = '''"""{title}: say here what your team runs."""
-
-import torch
-
-from workloads.contract import Workload
-
-
-class {kind}(Workload):
-    item = "tokens"
-    parameters = {{"tokens": {{"default": 4096, "doc": "tokens a step, 1024 numbers each"}}}}
-    paths = {{"by_hand": "as we run it today", "fused": "F.rms_norm"}}
-    cases = {{"fp32": {{"suites": ["smoke", "standard"]}}}}
-
-    def setup(self, p, path, device):
-        self.path = path
-        self.x = torch.randn(p.tokens, 1024).to(device)
-        self.weight = torch.rand(1024).to(device)
-
-    def step(self):
-        if self.path == "fused":
-            return {{"y": torch.nn.functional.rms_norm(self.x, self.weight.shape, self.weight)}}
-        return {{"y": self.x * torch.rsqrt(self.x.square().mean(-1, keepdim=True)) * self.weight}}
-
-    def items(self):
-        return self.x.shape[0]
-
-    def path_ran(self):
-        return self.path
-'''
 ENTRY = """[[workload]]
 name = "{name}"
 file = "{name}.py"
@@ -73,7 +44,7 @@ def command(name: str, folder: Path) -> None:
         raise UsageError(
             f"there is a workload '{name}' already; see it with farm workload show {name}, or take another name"
         )
-    written = {f"{name}.py": _source(name), f"{name}.toml": matrix_of(ENTRY.format(name=name))}
+    written = {f"{name}.py": source_of(name), f"{name}.toml": matrix_of(ENTRY.format(name=name))}
     for file in written:
         if (folder / file).exists():
             raise UsageError(f"'{folder / file}' is there already and was not touched; take another name or --to")
@@ -91,9 +62,11 @@ def command(name: str, folder: Path) -> None:
     click.echo(f"  farm submit --candidate 2.13 --matrix {folder / f'{name}.toml'}")
 
 
-def _source(name: str) -> str:
-    title = name.replace("_", " ").capitalize()
-    return TEMPLATE.format(title=title, kind="".join(word.capitalize() for word in name.split("_")))
+def source_of(name: str) -> str:
+    """Return a workload that runs as it stands: two paths, an output that is not zero, 4 ms a step on one core."""
+    template = Template((files("cli") / "new_workload.template").read_text())
+    kind = "".join(word.capitalize() for word in name.split("_"))
+    return template.substitute(title=name.replace("_", " ").capitalize(), kind=kind)
 
 
 def matrix_of(entry: str) -> str:

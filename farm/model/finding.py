@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from farm.model.words import SCHEMA_VERSION, Gate, Model
 
 __all__ = ["Finding"]
@@ -24,16 +26,16 @@ class Finding(Model):
     """UTC, ISO 8601."""
 
     @property
+    @abstractmethod
     def measured(self) -> int:
         """How many measurements are kept."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def heads(self) -> tuple[str, ...]:
         """What came of it, in a line or a few."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def lines(self) -> tuple[str, ...]:
         """What each measurement said."""
-        raise NotImplementedError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cli.workload_new import TEMPLATE
+from cli.workload_new import source_of
 from farm.catalogue import read_workload
 from farm.matrix import load_matrix
 from farm.settings import Home
@@ -57,7 +57,7 @@ def tried(resolution: Any, shared_home: Path, built: Any, monkeypatch: pytest.Mo
 
 def test_the_file_that_is_written_for_a_start_is_sound(tried: Callable[[Path], Checked], tmp_path: Path) -> None:
     file = tmp_path / "our_norm.py"
-    file.write_text(TEMPLATE.format(title="Our norm", kind="OurNorm"))
+    file.write_text(source_of("our_norm"))
     found = tried(file)
     assert [one for one in found.findings if one.severity == "problem" and "against itself" not in one.what] == []
     assert {judged.arm for judged in found.verdicts} == {"candidate", "candidate+fused"}
