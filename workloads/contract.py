@@ -63,13 +63,19 @@ class Workload:
         """Return which implementation ran in the last step, as proven; raise `FellBack` if it was another."""
         return ""
 
-    def graphs_ran(self) -> int:
-        """Return how many compiled graphs a step runs, by its profile: 0 where torch.compile gave up in silence."""
+    def compiled_ran(self) -> str:
+        """Return how many compiled graphs a step runs, by its profile: what `path_ran` says of a compiled step.
+
+        Raises FellBack where torch.compile gave up in silence.
+        """
         from torch.profiler import ProfilerActivity, profile
 
         with profile(activities=[ProfilerActivity.CPU]) as trace:
             self.step()
-        return sum(event.count for event in trace.key_averages() if "CompiledFxGraph" in event.key)
+        graphs = sum(event.count for event in trace.key_averages() if "CompiledFxGraph" in event.key)
+        if not graphs:
+            raise FellBack("nothing of it was compiled: the profile shows no compiled graph")
+        return f"compiled, {graphs} graphs a step"
 
     def facts(self) -> Mapping[str, str | float | bool]:
         """Return what is worth knowing of a step and is no output: "blocks skipped": 0.93, "loss after 100 steps".

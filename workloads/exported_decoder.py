@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from workloads.contract import FellBack, Workload
+from workloads.contract import Workload
 
 VOCABULARY = 1024
 #: Lengths of prompts as they come, one after the other: drawn once from a log-normal distribution (median 80, sigma 1)
@@ -110,10 +110,7 @@ class ExportedDecoder(Workload):
         return self.tokens_BS.shape[0] * self.tokens_BS.shape[1]
 
     def path_ran(self) -> str:
-        graphs = self.graphs_ran()
-        if not graphs:
-            raise FellBack("nothing of it was compiled: the profile shows no compiled graph")
-        return f"compiled, {graphs} graphs a step"
+        return self.compiled_ran()
 
     def to_oracle(self) -> None:
         self.run = self.decoder = self.decoder.double()
